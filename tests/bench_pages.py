@@ -274,16 +274,18 @@ def gpu(runs):
     mpi = mpis_at_hand()[0]
     starter = shlex.split(os.environ.get("MPIRUN_GPU", " ".join(mpi.mpirun)))
     compare = "compare --model synthetic:resnet50 --forward-time 0.01 --schedules wfbp,sequential,dear --fusion 25MB"
+    torch = "-m tests.ddp.real --models resnet50 gpt --turns 5"
     commands = [("doctor", 2), ("bench-kernels", 1), ("bench --segment 1MiB", 2), ("bench --segment 1MiB", 4)]
-    commands.append((f"{compare} --iterations 30 --segment 1MiB", 2))
+    commands = [("-m dear_mpi " + command, ranks) for command, ranks in commands]
+    commands += [(f"-m dear_mpi {compare} --iterations 30 --segment 1MiB", 2), *((torch, ranks) for ranks in (1, 2, 4))]
 
     def measure(file):
         lines = [GPU, BELOW]
         for command, ranks in commands:
             given = [*shlex.split(command), "--device", "cuda"]
             environment = mpi.environment(ranks) | {"COLUMNS": "120"}
-            said = run([*starter, "-n", str(ranks), *DEAR_MPI, *given], environment, LIMIT_S)
-            lines += [f"`dear-mpi {' '.join(given)}`, {ranks} ranks:\n", "```", said.strip("\n"), "```\n"]
+            said = run([*starter, "-n", str(ranks), sys.executable, *given], environment, LIMIT_S)
+            lines += [f"`python {' '.join(given)}`, {ranks} ranks:\n", "```", said.strip("\n"), "```\n"]
         file.write_text(json.dumps(lines), encoding="utf-8")
 
     found = runs.take("all", "bench-gpu", partial(Watch, "make bench-gpu"), measure)

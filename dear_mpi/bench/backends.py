@@ -1,4 +1,4 @@
-"""Find candidates by the names of ``--algorithms``: MPI calls, gloo, functions below, algorithms of ``make_plan``."""
+"""Find candidates by their names: MPI calls, gloo, functions below, algorithms of ``make_plan``."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ def check_torch() -> None:
 
 @contextmanager
 def gloo_group(world: World) -> Iterator[str]:
-    """Collective: open torch's default process group; yields its name. Ranks meet at a TCP port of rank 0."""
+    """Collective: open torch's default process group at a TCP port of rank 0; yields its name."""
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
     port = int(os.environ.get("MASTER_PORT", 0))
@@ -51,12 +51,12 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """Return an address of rank 0's host for the others; ``MASTER_ADDR`` if it is set."""
+    """Return an address of rank 0's host for the others; ``MASTER_ADDR`` wins."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
+        probe.connect((others[0], 9))  # sends nothing
         return str(probe.getsockname()[0])
 
 
@@ -73,7 +73,7 @@ def gloo(setup: Setup) -> Prepared:
         raise CannotRun(f"works only {'out of' if swaps else 'in'} place")
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
 
-    def tensor(array: Array) -> Any:  # torch does not know NumPy's bf16, so the tensor has its bits
+    def tensor(array: Array) -> Any:  # bits: torch does not know NumPy's bf16
         return (
             torch.from_numpy(array.view("i2")).view(torch.bfloat16) if case.dtype == "bf16" else torch.from_numpy(array)
         )
@@ -81,7 +81,7 @@ def gloo(setup: Setup) -> Prepared:
     source, target = tensor(x), tensor(x if out is None else out)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
     op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
-    # The names until torch 2.12; later versions warn about them.
+    # Names until torch 2.12; later versions warn.
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
     scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
     calls: dict[str, Call] = {
@@ -96,7 +96,6 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def host_copies(setup: Setup) -> Prepared:
-    """Copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
         raise CannotRun("works only in place")
     host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
@@ -106,21 +105,20 @@ def host_copies(setup: Setup) -> Prepared:
 
 
 def function(setup: Setup) -> Prepared:
-    """Call by function on a private array; each call looks up its plan."""
+    """Each call looks up its plan."""
     options = {"op": setup.case.op} if setup.case.reduces else {}
     call = getattr(functions, setup.case.collective)
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
 def staged(setup: Setup) -> Prepared:
-    """Run the ring through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
-    """Run the ring on device memory that MPI accepts."""
+    """MPI accepts the device memory."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -130,19 +128,17 @@ DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
-LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the fastest of its calls
+LIBRARY, BEST = "native", "-best"  # this job's MPI; a suffix: its fastest call
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run collectives."""
-
-    open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
+    open: Callable[[Setup], Prepared]  # ArgumentError or CannotRun leaves a case out
     maker: str = "ours"  # or others, or LIBRARY
-    is_plan: bool = False  # one of our plans, in the memory of a user's program
-    segments: bool = True  # whether the segment size matters
-    check: Callable[[], object] = lambda: None  # raises a ValueError if the candidate is not available
-    # Wraps all cases, for a backend with threads: it takes turns separately. Yields its long name.
+    is_plan: bool = False  # in the memory of a user's program
+    segments: bool = True  # whether their size matters
+    check: Callable[[], object] = lambda: None  # ValueError: not available
+    # Wraps all cases of a backend with threads, which takes turns separately. Yields its long name.
     session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property
@@ -170,8 +166,7 @@ def candidate(name: str) -> Candidate:
 
 
 def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """Name a candidate, the choice of ``auto``, and the segment if it is given and matters.
-
+    """
     >>> label("auto", "ring"), label("ring", "ring", 4096), label("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """
@@ -193,7 +188,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """Prepare a candidate; raises a CannotRun if it has no call for this case."""
+    """CannotRun: the candidate has no call for this case."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: only MPI's own calls are measured")

@@ -1,8 +1,8 @@
 """Define operations, cases (an operation at one size and setting), a candidate's samples, and their row.
 
-Operations without programs: gather, scatter; sendrecv (each rank sends to its successor); barrier; and osu_latency,
-osu_bw and osu_bibw as ping_pong, bandwidth and both_ways, where the first and last rank communicate and the first is
-timed. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+Without programs: gather, scatter; sendrecv (each rank to its successor); barrier; osu_latency, osu_bw and osu_bibw as
+ping_pong, bandwidth and both_ways, timed on the first of the two ranks. Source: nccl-tests (busbw), OSU
+Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
-WINDOW = 64  # messages in sequence, as in OSU
-WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, but at least these messages
-FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what crosses a rank's link per byte
+WINDOW = 64  # as in OSU
+WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages
+FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks
     "2(n-1)/n": lambda n: 2 * ((n - 1) / n),
     "(n-1)/n": lambda n: (n - 1) / n,
     **{text: lambda n, text=text: float(text) for text in ("0", "1", "2")},  # type: ignore[misc]
@@ -37,12 +37,12 @@ FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what
 class Operation:
     size: str  # what has S bytes
     busbw: str = "1"  # a key of ``FACTORS``
-    contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages, or nothing
-    # From a rank and the number of ranks to the rank whose message it ends with, or None; without a contract.
+    contract: Contract | None = None  # None: whole messages, or nothing
+    # Without a contract: the rank whose message a rank ends with.
     source: Callable[[int, int], int | None] = lambda rank, ranks: None
-    pair: bool = False  # only the first and the last rank communicate, out of place
-    window: int = 1  # the most messages to a rank in one run, each to a separate place
-    parts: int = 1  # repetitions of the timed part in a run, for each message of the window
+    pair: bool = False  # the first and the last rank, out of place
+    window: int = 1  # most messages to a rank in one run, each to its place
+    parts: int = 1  # repetitions of the timed part, per message of the window
 
     def factor(self, ranks: int) -> float:
         return FACTORS[self.busbw](ranks)
@@ -127,7 +127,7 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """An operation on a full buffer of ``nbytes``, which are whole elements."""
+    """An operation on a full buffer of ``nbytes``, in whole elements."""
 
     collective: str
     nbytes: int
@@ -158,7 +158,7 @@ class Case(Conditions):
 
     @property
     def window(self) -> int:
-        """The number of messages to a rank in one run."""
+        """Messages to a rank in one run."""
         return min(self.operation.window, max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW))
 
     @property
@@ -167,7 +167,6 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """A row's columns about elements and placement."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
@@ -177,7 +176,7 @@ class CannotRun(ValueError):
 
 
 class Startable(Protocol):
-    """A collective that runs in the background, like a ``Plan``."""
+    """A collective in the background, like a ``Plan``."""
 
     def start(self) -> object: ...
 
@@ -189,14 +188,12 @@ class Startable(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A collective on its buffers, ready to be timed."""
-
     run: Callable[[], object]
     free: Callable[[], object] = lambda: None
     untimed: Callable[[], object] = lambda: None  # after each run
-    segment_bytes: int | None = None  # chosen by a plan
-    chosen: str | None = None  # the algorithm that a plan chose
-    startable: Startable | None = None  # the same collective, if it need not block
+    segment_bytes: int | None = None
+    chosen: str | None = None  # by a plan
+    startable: Startable | None = None  # if it need not block
 
 
 @dataclass(frozen=True)
@@ -221,12 +218,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class Samples:
-    times_s: list[list[float]]  # a list per rank; for a pair only one, of the first rank
-    late: int = 0  # dropped samples: a rank was late for their start
-    memory: str = "private"  # of the buffers
-    chosen: str | None = None  # the algorithm that a plan chose
-    start: str = "barrier"  # how each sample started (timing.py)
-    wrong: int = 0  # wrong elements, over all ranks and calls
+    times_s: list[list[float]]  # by rank; of a pair only the first
+    late: int = 0  # dropped: a rank was late
+    memory: str = "private"
+    chosen: str | None = None  # by a plan
+    start: str = "barrier"
+    wrong: int = 0  # elements, over all ranks and calls
 
     @property
     def counted(self) -> int:
@@ -237,18 +234,18 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=self.late + later.late)
 
     def after(self, earlier: Samples) -> Samples:
-        """Add the wrong results of earlier calls, whose times do not count."""
+        """Add the wrong results of earlier, uncounted calls."""
         return replace(self, wrong=earlier.wrong + self.wrong)
 
 
 def of_job(by_rank: Array | Sequence[Sequence[float]], cadence: str) -> Array:
-    """Reduce samples of ranks (rows) to the job's: the slowest rank, or means (streaming)."""
+    """Reduce ranks (rows) to the slowest one, or to means (streaming)."""
     found: Array = np.max(by_rank, axis=0) if cadence == "isolated" else np.mean(by_rank, axis=0)
     return found
 
 
 def job_us(row: Row) -> list[float]:
-    """Return the job's samples in the order of turns; empty without ``times_us``."""
+    """In the order of turns; empty without ``times_us``."""
     return [] if row.times_us is None else of_job(row.times_us, row.cadence).tolist()
 
 

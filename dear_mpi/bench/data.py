@@ -1,8 +1,8 @@
 """Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i of a rank is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of
-bits. The pattern depends on the rank, but for all_gather, broadcast, gather and scatter; their other elements have the
-next turn's. Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all.
+Element i is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of bits. In
+all_gather, broadcast, gather and scatter all ranks share a pattern; elements that are not sent have the next turn's.
+Expected patterns are rows: one, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
-PERIOD = 31  # a prime, so chunks begin at different values
-# The largest number below which all whole numbers are exact.
+PERIOD = 31  # prime: chunks begin at different values
+# All whole numbers below are exact.
 EXACT = {
     name: 2 ** (finfo(dtype).nmant + 1) if is_floating(dtype) else int(iinfo(dtype).max)  # type: ignore[no-untyped-call]
     for name, dtype in TYPES.items()
@@ -51,7 +51,7 @@ class Data:
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
         self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
-        self.others = mine[part.x.start + 1 :]  # elements that this rank does not contribute
+        self.others = mine[part.x.start + 1 :]  # elements of other ranks
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
         if self.out is None:
             result = self.all[within(part.ends, part.x)]
@@ -72,15 +72,14 @@ class Data:
         self.all[...] = 0
 
     def errors(self, turn: int) -> int:
-        """Count wrong elements."""
         due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        # Row by row: comparing 64 messages of 16 MiB at once would allocate 256 MiB each time.
+        # Row by row: 64 messages of 16 MiB at once would allocate 256 MiB.
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The elements of the full buffer that a rank starts with, ends with, and stores."""
+    """Elements that a rank starts with, ends with, and stores."""
 
     begins: slice
     ends: slice
@@ -90,7 +89,7 @@ class Parts:
     @classmethod
     def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
         operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
-        if (contract := operation.contract) is None:  # only messages
+        if (contract := operation.contract) is None:
             brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
             ends = none if operation.source(rank, ranks) is None else whole
             return cls(brings, ends, brings, ends)
@@ -101,18 +100,18 @@ class Parts:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """Return a rank's elements at start or end: all, its shard, or none."""
+    """All of the buffer, the rank's shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
 
 def within(part: slice, whole: slice) -> slice:
-    """Convert a part of the full buffer to a slice of an array that holds a larger part."""
+    """Convert a part of the buffer to a slice of an array of a larger part."""
     return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
 
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
-    """Return one period of this rank's values, and of each row of the exact result."""
+    """Return one period of this rank's values, and of each row of the result."""
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:
@@ -141,12 +140,11 @@ def contribution(case: Case, rank: int, ranks: int) -> Array:
 
 
 def values_below(case: Case, ranks: int) -> int:
-    """Return the bound below which sums are exact."""
     return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """Raise a ValueError if sums over these ranks are inexact in this type, or for an average of integers."""
+    """ValueError: sums are inexact in this type, or an average of integers."""
     if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
         raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:

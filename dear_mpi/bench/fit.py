@@ -1,8 +1,7 @@
 """Fit a network (alpha, beta, gamma, o) to the measured times of programs.
 
-``cost`` is a sum of these four along the longest path, which depends on them. So iterate: take coefficients at the
-current estimate (exact differences), and solve for the least squares of relative errors without negative costs. A cost
-that rows cannot separate from earlier ones stays 0, and those include it.
+The longest path depends on these. So iterate: take coefficients at the estimate (exact differences), and solve for the
+least squares of relative errors without negative costs. A cost that rows cannot separate from earlier ones stays 0.
 """
 
 import itertools
@@ -23,21 +22,21 @@ from dear_mpi.kernels.dtypes import TYPES
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
-MOST_RANKS = 64  # a replay of more ranks takes seconds
+MOST_RANKS = 64  # more take seconds
 STEP = 1e-4  # relative
-ALIKE = 0.02  # the least distance of a separable column from the span of earlier columns
+ALIKE = 0.02  # least distance of a separable column from the span of earlier ones
 
 
 @dataclass(frozen=True)
 class Fit:
     network: Network
-    told: tuple[str, ...]  # the costs that the rows determine; the others are 0
-    residual: float  # the median relative error of the rows
+    told: tuple[str, ...]  # costs that the rows determine; others are 0
+    residual: float  # median relative error
     rows: int
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """Return the programs of messages that a row ran; empty for anything else."""
+    """Return the message programs that a row ran, if any."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)
@@ -52,7 +51,7 @@ def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
-    """Count alpha and o, and the bytes of beta and gamma, on the longest path."""
+    """Return messages, bytes, combined bytes and handlings (o) on the longest path."""
     here = time_s(row, written, Network(*point))
     steps = [(value or first) * relative for value, first in zip(point, FIRST, strict=True)]
     moved = point + np.diag(steps)
@@ -62,7 +61,7 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """Fit to the column ``explains``; None if fewer than two sizes have programs, or for too many ranks."""
+    """Fit to the column ``explains``; None for too many ranks, or fewer than two sizes with programs."""
     known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
@@ -78,7 +77,7 @@ def fit_network(
 
 
 def distinct(relative: Array) -> list[int]:
-    """Return the columns that are no mixtures of earlier ones; alpha and beta always count."""
+    """Return the columns that are no mixtures of earlier ones; alpha and beta always are."""
     kept = [0, 1]
     for column in range(2, relative.shape[1]):
         others, new = relative[:, kept], relative[:, column]
@@ -89,7 +88,7 @@ def distinct(relative: Array) -> list[int]:
 
 
 def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
-    """Solve for the least squares of ``relative @ point - 1``: the best subset without negatives."""
+    """Solve the least squares of ``relative @ point - 1``: the best subset without negatives."""
     best, error = np.zeros(relative.shape[1]), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     for size in range(1, len(unknowns) + 1):

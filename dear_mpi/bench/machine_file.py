@@ -1,4 +1,4 @@
-"""Read a machine file: ``bench`` writes its rows, ``doctor`` and ``links`` its links; ``simulate`` reads it."""
+"""Read a machine file, written by ``bench`` (rows), ``doctor`` or ``links``."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -9,7 +9,7 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.stats import Median
 
-MOST, MOST_US = 10**15, 86400e6  # limits of a measurable row; a day
+MOST, MOST_US = 10**15, 86400e6  # limits; a day
 Size = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
@@ -17,14 +17,12 @@ Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
-# The chosen columns of a row, without its size and its candidate.
+# Chosen columns, without size and candidate.
 KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate at one size."""
-
     collective: str
     algorithm: str
     backend: str
@@ -46,24 +44,24 @@ class Row:
     max_us: float
     algbw_GBps: float
     busbw_GBps: float
-    wrong: int  # elements that differ from the exact result, over all ranks and calls
+    wrong: int  # inexact elements, over all ranks and calls
     slow_rank: int  # the most frequent slowest rank
-    model_us: float | None  # the prediction of fit.py; None without one
-    hosts: list[int]  # ranks on each host
-    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in sequence, the mean over ranks
-    rank_min_us: float  # the smallest of the ranks' means
+    model_us: float | None  # by fit.py
+    hosts: list[int]  # ranks each
+    cadence: str  # isolated: a call on its slowest rank; streaming: calls in sequence, the mean over ranks
+    rank_min_us: float  # of the ranks' means
     rank_max_us: float
-    memory: str  # of the buffers: shared, private or device
-    chosen: str  # the algorithm that ran, the choice of ``auto``
-    peer: str = ""  # the fastest call of an MPI library at this size, else the first candidate
-    over_peer: float = 1.0  # time / the peer's time
-    start: str = "barrier"  # the kind of common start
-    late: int = 0  # dropped samples: a rank was late for the start
-    times_us: list[list[float]] | None = None  # all samples of each timed rank, with --raw
-    rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
-    over_peer_low: float | None = None  # ends of its 95 % interval; None for too few samples
+    memory: str  # shared, private or device
+    chosen: str  # the choice of ``auto``
+    peer: str = ""  # the fastest MPI call at this size, else the first candidate
+    over_peer: float = 1.0
+    start: str = "barrier"
+    late: int = 0  # dropped: a rank was late
+    times_us: list[list[float]] | None = None  # of each timed rank, with --raw
+    rank_mean_us: Microseconds | None = None  # as in OSU's benchmarks
+    over_peer_low: float | None = None  # of its 95 % interval; None: too few samples
     over_peer_high: float | None = None
-    bound_us: float | None = None  # the least time of any algorithm on the fitted network (fit.py), if known
+    bound_us: float | None = None  # least time of any algorithm on the fitted network
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -71,7 +69,7 @@ class Row:
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What comparable rows share: kind and size."""
+        """What comparable rows share."""
         return (*self.kind, self.bytes)
 
     @property
@@ -81,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two ranks, measured by ``dear-mpi links``; ``path``: host, device (handed to MPI) or staged."""
+    """A link between two ranks; ``path``: host, device (handed to MPI) or staged."""
 
     source: Size
     dest: Size
@@ -92,11 +90,11 @@ class Link:
     GBps: Speed
     bytes: Count
     samples: Count
-    latency_low_us: Microseconds  # ends of the 95 % intervals
+    latency_low_us: Microseconds  # 95 % intervals
     latency_high_us: Microseconds
     GBps_low: Speed
     GBps_high: Speed
-    messages: Count = 1  # of ``bytes`` in a one-way stream
+    messages: Count = 1  # in a one-way stream
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@
     -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, with each rank's count
     -beside         from the buffer into a second one; all other calls work in place
 
-Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks (OSU
-Micro-Benchmarks 7.4, c/mpi/pt2pt): in stages, whose messages are all in flight at once.
+Moving the result is not timed. Messages go in stages, all in flight at once (OSU Micro-Benchmarks 7.4, c/mpi/pt2pt).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +32,6 @@ DATA, ANSWER = 1, 2  # tags
 
 
 class All:
-    """Several requests as one."""
-
     def __init__(self, requests: Sequence[Any]) -> None:
         self.requests = requests
 
@@ -60,7 +57,7 @@ class Nonblocking:
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
-    """Combine calls; two, the usual case, avoid a loop's 0.04 us."""
+    """Two calls, the usual case, avoid a loop's 0.04 us."""
     if len(calls) == 1:
         return calls[0]
     if len(calls) == 2:
@@ -129,7 +126,7 @@ class Form:
     beside: bool = False
 
     def why_not(self, case: Case, ranks: int) -> str:
-        """Return why a case has no row for this form; empty if it has one."""
+        """Return why a case has no row for this form, or ""."""
         if self.counts and (case.collective not in COUNTED or case.count % ranks):
             return f"-counts only for {', '.join(COUNTED)} of equal shards"
         if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
@@ -141,7 +138,7 @@ class Form:
         return ""
 
 
-FORMS = {  # by the suffix of a candidate's name
+FORMS = {  # by suffix of a candidate
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),
@@ -162,7 +159,7 @@ def native(setup: Setup, form: Form) -> Prepared:
 def with_program(setup: Setup, form: Form) -> Prepared:
     """Prepare a collective with a program; our plan if MPI lacks the arrays or the op."""
     case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
-    plan = setup.plan("native")  # an ArgumentError if the library cannot do it
+    plan = setup.plan("native")  # ArgumentError: the library cannot do it
     alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
     if not alone and form == FORMS[""]:
         return Prepared(plan, plan.free)
@@ -176,7 +173,7 @@ def with_program(setup: Setup, form: Form) -> Prepared:
         home = x[own] if scatters else x
         result = array_module(x).empty_like(home)
         untimed = copier(home, result)
-    elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
+    elif result is None and scatters:  # MPI leaves the shard at the start
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
     name, arguments = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
@@ -185,10 +182,10 @@ def with_program(setup: Setup, form: Form) -> Prepared:
 
 
 def without_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare messages, a barrier, a gather or a scatter; CannotRun if this MPI does not take the arrays."""
+    """Prepare messages, a barrier, a gather or a scatter; CannotRun if MPI does not take the arrays."""
     case, x, transport = setup.case, setup.x, setup.transport
     taken = transport.takes(x)
-    if case.operation.contract is not None:  # a collective needs more than messages
+    if case.operation.contract is not None:
         assert transport.native is not None, "prepare has seen it"
         taken = built_for(x, transport.native, taken=taken)
     if case.operation.sized and not taken:
@@ -203,7 +200,7 @@ def without_program(setup: Setup, form: Form) -> Prepared:
 
 
 def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
-    """Return this rank's messages by stage."""
+    """By stage."""
     case, rank, ranks, arrive = setup.case, setup.transport.rank, setup.transport.size, setup.out
     source, dest = (ranks - 1 - rank,) * 2 if case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
     if case.collective == "sendrecv" and form.prepare is blocking:
@@ -219,7 +216,7 @@ def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
     match case.collective:
         case "ping_pong":
             found = [receives, sends] if rank else [sends, receives]
-        case "bandwidth":  # a byte tells the sender that all messages have arrived
+        case "bandwidth":  # a byte answers that all have arrived
             byte = octets(np.zeros(1, np.uint8))
             answers: list[MpiCall] = [("Recv", (byte, dest, ANSWER)) for _ in sends[:1]]
             answers += [("Send", (byte, source, ANSWER)) for _ in receives[:1]]
@@ -230,7 +227,7 @@ def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
 
 
 def parts_call(setup: Setup, *, by_counts: bool) -> MpiCall:
-    """Return a barrier, gather or scatter; with counts if parts differ, or on request. None is MPI_IN_PLACE."""
+    """Use counts if parts differ, or on request. None is MPI_IN_PLACE."""
     case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
     if not case.operation.sized:
         return "Barrier", ()

@@ -1,4 +1,4 @@
-"""Print a benchmark on rank 0. Only rows of the table begin with blanks; its other lines begin with ``#``."""
+"""Print a benchmark on rank 0. Table rows begin with blanks; other lines begin with ``#``."""
 
 import csv
 import io
@@ -25,9 +25,9 @@ from dear_mpi.reporting.terminal import console, note
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 WIDTH = 110
-LEAST_NAME = 12  # characters of an algorithm's name
+LEAST_NAME = 12  # characters
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
-SAMPLES = {  # of all ranks, and of the first one of a pair
+SAMPLES = {  # of all ranks; of a pair's first one
     "isolated": (
         "a sample is one call, from its start to its end on the slowest rank",
         "a sample is one call, from its start to its end on the first rank",
@@ -40,7 +40,7 @@ SAMPLES = {  # of all ranks, and of the first one of a pair
 
 
 def fitted(value: float, width: int) -> str:
-    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+    """Use 2, 1 or 0 decimals, else an exponent.
 
     >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
     (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
@@ -77,7 +77,7 @@ def spread_text(row: Row) -> str:
     return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * is_noisy(row)}"
 
 
-# They are a column if rows differ, else a line above the rows. Memory: of the buffers.
+# A column if rows differ, else a line above them.
 SETTINGS: dict[str, Callable[[Row], str]] = {
     "type": lambda row: row.dtype,
     "op": lambda row: row.op,
@@ -94,7 +94,6 @@ FIGURES: dict[str, Callable[[Row], str]] = {
 
 
 def table_lines(report: Report) -> Iterator[Text]:
-    """Return a table for each collective and number of ranks."""
     for rows in grouped(report.rows, lambda row: (row.collective, row.ranks, row.device, row.cadence)).values():
         first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
         words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
@@ -133,7 +132,7 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def lines_of(rows: Sequence[Row]) -> Iterator[Text]:
-    """Return the heads, and a line for each row; each case's fastest is bold."""
+    """Return heads and rows; each case's fastest is bold."""
     varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
     texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
     cells = [list(texts), *([text(row) for text in texts.values()] for row in rows)]
@@ -200,7 +199,7 @@ COLUMNS = tuple(each.name for each in fields(Row) if each.name != "times_us")
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
-    """Return a row for ``--json``; ``raw``: with all samples of each rank."""
+    """``raw``: with all samples of each rank."""
     return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 
@@ -240,8 +239,8 @@ class Format(NamedTuple):
     """How rows are printed; extras add some (``dear_mpi.formats``)."""
 
     lines: Callable[[Report], Iterator[str] | Iterator[Text]]
-    names_missing: bool = False  # whether the lines name missing candidates
-    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # adapts a suite, or refuses it
+    names_missing: bool = False
+    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # or refuses it
 
 
 FORMATS = WithExtras(
@@ -252,7 +251,7 @@ DEFAULT = "table"
 
 
 def show_bench(world: World, report: Report, form: str) -> None:
-    """Print the rows, and notes about missing candidates if the format does not name them."""
+    """Print the rows, and missing candidates if the format does not."""
     chosen = lookup("format", form, FORMATS)
     if world.rank:
         return

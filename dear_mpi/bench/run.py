@@ -1,12 +1,10 @@
 """Run the benchmark, from a suite to a ``Report``.
 
-A point is measured until the medians are known well, or its time is over:
-
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-Rows are compared with the fastest MPI call, their peer. It may have been lucky, so all calls that are not clearly
-slower are rivals: a ratio's upper end is the highest over rivals, its lower end the highest of widened intervals, so
-that any end is too high with a chance of 2.5 % (Bonferroni).
+A row's peer, the fastest MPI call, may have been lucky, so all calls that are not clearly slower are rivals: a ratio's
+upper end is the highest over rivals, its lower end the highest of widened intervals: any end is too high with a chance
+of 2.5 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -42,36 +40,36 @@ from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes, grouped
 
 K = TypeVar("K")
-BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately: blocks, and turns of each
-MOST_SAMPLES = 10_000  # per candidate at a point, unless --iterations asks for more
-WARM_UP_SHARE = 0.25  # the most of a point's time
-MORE_BLOCKS = 3  # the most, if too few samples count; a clock start's lead grows with each
+BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately
+MOST_SAMPLES = 10_000  # per candidate and point, without --iterations
+WARM_UP_SHARE = 0.25  # of a point's time
+MORE_BLOCKS = 3  # if too few samples count; each grows a clock start's lead
 
 
 class LateStarts(Exception):
-    """On all ranks: some rank was late for most start moments."""
+    """Some rank was late for most start moments."""
 
 
 @dataclass(frozen=True)
 class Report:
     rows: list[Row]
-    fit: Fit | None  # the network that explains the rows
-    names: tuple[str, ...]  # of the requested candidates
-    left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why a row is missing, its collective and size
+    fit: Fit | None
+    names: tuple[str, ...]  # of requested candidates
+    left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why, collective, size
     own_cost: dict[str, Any] | None = None  # of the loop
     clock: dict[str, Any] | None = None
 
 
 class Look(NamedTuple):
-    """A closer look at a run, by a flag of an extra; equal on all ranks but for what only rank 0 calls."""
+    """A closer look at a run, by a flag of an extra."""
 
     data: Mapping[str, Any]  # for --json, by key
-    show: Callable[[Console], object]  # prints comments on rank 0
-    files: Mapping[str, Callable[[], object]] = MappingProxyType({})  # by flag: writes the flag's files on rank 0
+    show: Callable[[Console], object]  # comments, on rank 0
+    files: Mapping[str, Callable[[], object]] = MappingProxyType({})  # by flag, on rank 0
 
 
 def agreed(suite: Suite, world: World) -> Suite:
-    """Collective: check that these ranks can measure a suite, and settle its segments; raises like ``agree``."""
+    """Collective: check these ranks, and settle the suite's segments; raises like ``agree``."""
     suite = replace(suite, segments=suite.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
@@ -83,9 +81,9 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: return a row per case and candidate, in order; measured again from barriers if many starts are late.
+    """Collective: return a row per case and candidate; measured again from barriers if many starts are late.
 
-    Raises an ArgumentError on all ranks if something is not allowed or available.
+    ArgumentError on all ranks: something is not allowed or available.
     """
     suite = agreed(suite, world)
     suite = replace(suite, start=decided_start(world, suite))
@@ -129,7 +127,7 @@ def measured(
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """Collective: return a case's samples by candidate, and why some are missing.
 
-    Raises a LateStarts if most starts of a candidate were late, or too few samples count.
+    LateStarts: most starts of a candidate were late, or too few samples count.
     """
     interleaved = Interleaved(case, keys, context)
     blocks = BLOCKS if any(candidate(name).session for name, _ in keys) else 1
@@ -178,7 +176,7 @@ def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Trans
             if count < 1:
                 break
             found, turns = together(found, run(count)), turns + count
-        for _ in range(MORE_BLOCKS):  # late starts left too few samples that count, but some
+        for _ in range(MORE_BLOCKS):  # late starts left too few samples, but some
             if not 0 < min((each.counted for each in found.values()), default=0) < FEWEST_SAMPLES:
                 break
             found = together(found, run(FEWEST_SAMPLES))
@@ -192,7 +190,7 @@ def together(found: dict[K, Samples], later: dict[K, Samples]) -> dict[K, Sample
 
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
-    """Return the network that explains the rows, and rows with its prediction and bound."""
+    """Return the fitted network, and rows with its prediction and bound."""
     found, fit = list[Row](), fit_network(rows, hosts, rates)
     if fit is None:
         return fit, list(rows)
@@ -206,8 +204,8 @@ def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> 
 def bound_us(row: Row, network: Network) -> float | None:
     """Return the least time of any algorithm; None for unlimited bandwidth.
 
-    o + alpha to begin, o to receive; busbw's bytes must pass one side of some rank's port (Patarasuk and Yuan,
-    Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Sums are free.
+    o + alpha to begin, o to receive; busbw's bytes must pass one side of some rank's port (Patarasuk and Yuan, 2009).
+    Sums are free.
     """
     if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
         return None
@@ -216,7 +214,7 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Add each row's peer: its case's fastest MPI call, or the first candidate without MPI."""
+    """A row's peer is its case's fastest MPI call, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -245,24 +243,24 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_noisy(row: Row) -> bool:
-    """Whether the median's interval is wider than the median."""
+    """Whether the median's interval exceeds the median."""
     return row.median_us.is_noisy
 
 
 def ratio_mark(row: Row) -> str:
-    """Return a star if the interval of the ratio excludes 1."""
+    """Mark ratios whose interval excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """A sort key: right results first, then the fastest."""
+    """Sort right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Return the named rows; ``native-best`` is MPI's best in each case."""
+    """``native-best`` is MPI's best in each case."""
     calls = [row for row in rows if LIBRARY + BEST in names and candidate(row.algorithm).is_library]
     fastest = {id(min(same, key=merit)) for same in grouped(calls, lambda row: row.case).values()}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]

@@ -22,31 +22,26 @@ from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, vers
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import check_distinct
 
-# Variables that configure an MPI library, a network, memory or a pool of threads. Others are omitted, because they may
-# contain a secret.
+# Variables that configure MPI, a network, memory or threads. Others may contain a secret.
 SETTINGS = (
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
     *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
     *("MPI4PY_RC_", "GLIBC_TUNABLES", "MALLOC_", "NUMPY_MADVISE_HUGEPAGE"),
 )
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "JWT")
-# Rows that agree in these columns are one point: all choices, and the start of samples.
+# Rows that agree in these columns are one point.
 CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
 
 Point: TypeAlias = tuple[Any, ...]
 
 
 def now() -> str:
-    """Return UTC in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
-    """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
-
-    Texts that differ between ranks are joined by semicolons.
-    """
-    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
+    """Collective: return rank 0's description; texts that differ between ranks are joined by semicolons."""
+    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, *texts, commits = zip(*world.transport.gather_values(here), strict=True)
     clock, environment = time.get_clock_info("perf_counter"), child_environment(os.environ)
@@ -84,7 +79,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Return these files' commit, and whether they differ from it; None outside a checkout."""
+    """Return a checkout's commit, and whether these files differ from it."""
     name = git(package, "rev-parse", "--short=10", "HEAD")
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None

@@ -1,4 +1,4 @@
-"""Define a suite: the flags of a benchmark run, their cases, and each case's candidates."""
+"""Define a benchmark's flags, their cases, and each case's candidates."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dear_mpi.reporting.units import (
 )
 from dear_mpi.training.declared import option, parsed, several
 
-Key = tuple[str, int]  # a candidate and its segment_bytes
+Key = tuple[str, int]  # candidate, segment_bytes
 
-MOST_ASKED = 10**7  # samples: all of all ranks are kept
+MOST_ASKED = 10**7  # samples, all kept
 OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
@@ -107,7 +107,7 @@ class Suite(Conditions):
         )
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Return a case's candidates and segments (the largest, if they have none), with each MPI call by its name."""
+        """Return a case's candidates and segments (the largest, if they have none), each MPI call by its name."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))

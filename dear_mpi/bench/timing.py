@@ -3,11 +3,10 @@
     barrier    | barrier ----.| call          ranks leave in sequence: a call may seem longer, or shorter, than it is
     clock      | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-A rank is late if the moment passes before it waits, or if it loses its core; the sample then does not count. Source:
-Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
+A rank is late, and its sample does not count, if the moment passes before it waits, or if it loses its core. Source:
+Hunold and Carpen-Amarie (IEEE TPDS 27, 2016).
 
-Candidates take turns call by call with equal data. A sample is one call with a checked result, or (``streaming``) the
-mean over calls in sequence after such a call.
+A sample is one call with a checked result, or (``streaming``) the mean over calls in sequence after such a call.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
-LEAD, TRIALS = 3.0, 21  # from now to the moment, in durations of an agreement; trials to measure it
-MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take a time slice
-MOST_LATE, LONGEST = 0.1, 64.0  # if a larger share of a block is late, the lead doubles, up to LONGEST times LEAD
-LOST_S = 20e-6  # a rank that wakes up later had lost its core: reading the clock takes below 1 us
-BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration and fewest starts
+LEAD, TRIALS = 3.0, 21  # time to the moment, in durations of an agreement; trials to measure these
+MOST_LEAD_S = 1e-3  # a busy machine's agreement may take a time slice
+MOST_LATE, LONGEST = 0.1, 64.0  # if a larger share is late, the lead doubles, up to LONGEST times LEAD
+LOST_S = 20e-6  # later, a rank had lost its core: reading the clock takes below 1 us
+BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: number, duration, fewest starts
 
 
 class AtBarrier:
@@ -53,7 +52,7 @@ class AtBarrier:
         self.transport = transport
 
     def holds(self) -> bool:
-        """Collective: return whether at most a tenth of some trial block's starts were late."""
+        """Collective: whether at most a tenth of some trial block's starts were late."""
         return True
 
     def prepare(self) -> None:
@@ -154,8 +153,8 @@ def decided_start(world: World, conditions: Conditions) -> str:
 
 
 SMALL_BYTES = 64 * 1024
-CALLS = 100, 10  # in sequence: with small buffers, and with others
-COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
+CALLS = 100, 10  # in sequence: of small buffers, of others
+COST_TRIALS, TRIAL_CALLS = 11, 20  # their median counts
 
 
 def in_a_row(
@@ -165,7 +164,7 @@ def in_a_row(
     mark: Callable[[], Any] = time.perf_counter,
     seconds: Callable[[Any, Any], float] = lambda begin_s, end_s: end_s - begin_s,
 ) -> float:
-    """Return the mean seconds of calls, each to its last kernel's end; the first and ``between`` are not timed."""
+    """Return calls' mean seconds, each to its last kernel's end, without the first and ``between``."""
     elapsed_s = 0.0
     run()
     for _ in repeat(None, calls):
@@ -177,12 +176,12 @@ def in_a_row(
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """Return the library's barrier: a transport's also reports to the watchdog."""
+    """The library's: a transport's also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]:
-    """Collective: the slowest rank's us of an empty call; of 4 bytes and a barrier on one rank of MPI."""
+    """Collective: the slowest rank's us of an empty call; of 4 bytes and a barrier on one rank."""
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
@@ -206,18 +205,18 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind."""
+    """Return a rank's least memory, by kind: buffer, data, expected result, second buffer."""
     homes = {wanted_memory(name, case, hosts) for name in names}
     return (3 + case.window * (case.placement == "out")) * case.nbytes * len(homes)
 
 
 class Interleaved:
-    """Collective: the prepared candidates of a case; ``left_out``: why others are missing."""
+    """Collective: a case's prepared candidates; ``left_out``: why others are missing."""
 
     def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
         world, self.turn, self.case = context.world, 0, case
         self.transport, self.stream, self.start = world.transport, context.streams.compute, context.start
-        # Calls in sequence: messages of a pair synchronise the ranks, and OSU has no barriers there.
+        # Messages of a pair synchronise the ranks; OSU has no barriers there.
         self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
         self.data = cache(partial(Data, case, world, context.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
@@ -235,17 +234,17 @@ class Interleaved:
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
-        """Collective: take ``turns`` samples of each."""
+        """Collective: sample each ``turns`` times."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
-        # A backend's threads that still work would disturb others: these backends take turns separately.
+        # A backend's threads that still work would disturb others.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        skipped = all(groups)  # the first turn after another group does not count
+        skipped = all(groups)  # a group's first turn does not count
         self.start.prepare()
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
-            # In another order each turn, so that none always follows the slowest; all ranks use one order.
+            # Equally shuffled on all ranks, so that none always follows the slowest.
             for key in random.Random(self.turn).sample(group, len(group)):
                 elapsed_s, errors = self.sample(*self.ready[key])
                 wrong[key] += errors
@@ -281,7 +280,7 @@ class Interleaved:
         return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES], *marks), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """Return samples with all ranks in time, by timed rank, for one part of a call; count the others."""
+        """Return samples with all ranks in time, by timed rank, for a part of a call; count the others."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         parts, timed = self.case.operation.parts * self.case.window, 1 if self.case.operation.pair else len(times_s)
         return [[sample[rank] / parts for sample in kept] for rank in range(timed)], len(times_s[0]) - len(kept)

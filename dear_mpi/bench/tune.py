@@ -1,7 +1,7 @@
 """Convert rows to rules of ``auto``: the fastest of our algorithms at each size.
 
 Within its interval, the next smaller size's algorithm is preferred, then the first named. Not all ranks can use shared
-memory: if that is fastest overall, it gets an additional rule.
+memory: if fastest, it gets an additional rule.
 """
 
 import math
@@ -23,7 +23,7 @@ from dear_mpi.reporting.units import grouped
 
 
 def may_be_chosen(name: str) -> bool:
-    """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
+    """User algorithms are excluded: a table of rules has no code."""
     return is_installed(name) and runner_of(name) == "messages"
 
 
@@ -59,7 +59,7 @@ def key(row: Row) -> tuple[str, int]:
 def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
     """Collective: return the file's rules, before a run.
 
-    Raises an ArgumentError for other files, nothing to choose, or several dtypes, ops or placements.
+    ArgumentError: other files, nothing to choose, or several dtypes, ops or placements.
     """
 
     def read() -> tuple[Rule, ...]:
@@ -76,7 +76,7 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
-    """Replace the rules of these collectives on this number of ranks."""
+    """Replace these collectives' rules on this number of ranks."""
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]

@@ -19,7 +19,7 @@ from dear_mpi.collectives.program.extras import load_place
 from dear_mpi.reporting.terminal import complain, console
 
 HELP_COLUMNS = 120
-UsageError: type[Any] = typer.BadParameter.__bases__[0]  # from the click that this Typer bundles or uses
+UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of Typer's own click
 
 
 def shown(flags: list[Any]) -> list[Any]:
@@ -37,9 +37,9 @@ class PlainCommand(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Import a command when it runs: the group knows its name and first help line. Rank 0 reports unreadable flags.
+    """Import a command when it runs: the group knows its name and first help line.
 
-    After those, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    On unreadable flags rank 0 reports; ``__main__.py`` lets a job's ranks meet through MPI, so that all end.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -79,12 +79,12 @@ class Commands(TyperGroup):
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
                 said = f"{error.format_message().rstrip('.')}{where}"
                 complain(said, rank)
-            raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag, click's text is unclear
+            raise SystemExit(2) from ValueError(said)  # click's text lacks the flag
 
 
 def fit_help_to_screen() -> None:
     """Format help like the tables: plain in a file."""
-    from typer import rich_utils  # only for help: the import takes longer than a small simulation
+    from typer import rich_utils  # slow: only for help
 
     screen = console()
     rich_utils.FORCE_TERMINAL = screen.is_terminal
@@ -107,7 +107,7 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pret
 
 def show_version(asked: bool) -> None:
     if asked:
-        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # ``__main__`` imported the package; nothing here does
+        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # imported by ``__main__``
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's flags, and those of extras."""
+"""Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's, and extras'."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -54,7 +54,7 @@ def bench_and_show(
     looks: Sequence[Callable[..., Look]],
 ) -> Output:
     began = now()
-    suite = agreed(suite, world)  # first: later code looks up its names
+    suite = agreed(suite, world)  # first: later code looks up names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
     with bar(world, len(suite.cases(world.size)), "warming up") as progress:
         report = run_bench(suite, world, progress)
@@ -62,10 +62,9 @@ def bench_and_show(
     head = provenance(world, began)
 
     def say() -> None:
-        """Print rows, and what explains them, on rank 0."""
         form = flags.get("format", DEFAULT)
         show_bench(world, report, form)
-        # Programs read the other formats, so everything but rows goes to standard error.
+        # Programs read the other formats: only rows go to standard output.
         screen = console(world, stderr=form != DEFAULT)
         with commented(screen):
             for look in taken:

@@ -1,7 +1,4 @@
-"""Register commands: a help line and a function's place each, imported when the command runs.
-
-Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see docs/how-to/extra.md.
-"""
+"""Register commands: a help line and a function's place each, imported when the command runs (docs/how-to/extra.md)."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -14,18 +11,18 @@ from dear_mpi.reporting.files import check_ending
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "bench", "explain", "simulate")  # commands that accept flags of extras
+OPEN = ("train", "compare", "bench", "explain", "simulate")  # to flags of extras
 
 
 class Command(NamedTuple):
-    """A command: ``help`` starts its help, and the docstring of the function at ``place`` continues it."""
+    """``help`` starts a command's help, and the docstring of the function at ``place`` continues it."""
 
     help: str
     place: str  # module:function
 
 
 class AddedFlag(NamedTuple):
-    """A flag that an extra adds to a command of core.
+    """A flag of an extra for a command of core.
 
     With ``endings`` it takes a file, and ``place`` is ``write(flag, path, result)``. Else ``place`` is an ``Observe``
     of ``train``, or makes a ``Look`` of ``bench``.
@@ -34,11 +31,10 @@ class AddedFlag(NamedTuple):
     help: str
     place: str  # module:name
     endings: tuple[str, ...] = ()
-    metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
+    metavar: str = ""  # of a text: neither a file nor a switch
 
 
 def as_typed(name: str) -> str:
-    """Spell a flag as users type it."""
     return f"--{name.removesuffix('_file').replace('_', '-')}"
 
 
@@ -67,18 +63,16 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """Return a command of core or an extra; None if there is none that can be imported."""
+    """None if there is none that can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
 def all_commands() -> dict[str, Command]:
-    """Return all commands by name, extras last."""
-    return COMMANDS | extras_in("commands") | COMMANDS  # an extra replaces no command of core
+    return COMMANDS | extras_in("commands") | COMMANDS  # core's commands win
 
 
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
-    """Return extras' flags for a command of core, by Python name."""
     found = {}
     for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")
@@ -93,7 +87,7 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
 def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) -> dict[str, Any]:
     """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
 
-    ``core``: the command's other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
+    ``core``: other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.
@@ -107,7 +101,7 @@ def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) ->
         if each.endings:
             check_ending(flag, flags[name], each.endings)
             if launch_of(os.environ).rank > 0:
-                found[name] = bool  # called with a result on rank 0 only
+                found[name] = bool  # on rank 0 only
                 continue
         try:
             act = load_place(each.place)
@@ -123,7 +117,7 @@ def extras_in(group: str) -> dict[str, Any]:
 
 @cache
 def published(group: str, name: str) -> Any:
-    """Return an extra's object by name; None, with a warning of rank 0, if it is unusable."""
+    """None, with a warning of rank 0, if an extra's object is unusable."""
     if name not in entry_points_of(group):
         return None
     try:

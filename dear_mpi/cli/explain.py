@@ -1,5 +1,3 @@
-"""Run ``dear-mpi explain``."""
-
 from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, flag
@@ -12,7 +10,7 @@ from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
 
-MOST_PIECES = 256  # which take some seconds for 64 ranks
+MOST_PIECES = 256  # some seconds for 64 ranks
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
 OWN = (
@@ -49,7 +47,7 @@ def explain(flags: Flags) -> None:
     algorithms = listed("--algorithm", typed) if "," in typed else (typed,)
     check_files({"--algorithm": algorithms}, written)
     if how["rates"] is not None:
-        from dear_mpi.simulate.network import read_rates  # seldom needed
+        from dear_mpi.simulate.network import read_rates
 
         how["rates"] = parsed("--rates", read_rates, how["rates"])
     check = how.pop("check")

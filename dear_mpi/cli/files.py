@@ -1,4 +1,4 @@
-"""Check a command's files: no file is written twice, and no input is overwritten."""
+"""Check that no file is written twice, and no input is overwritten."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +26,10 @@ def written_by(flags: Mapping[str, Any], *read: str) -> Written:
 
 
 def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
-    """Return the writer of --timeline's files; None without the flag."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
-    from dear_mpi.see.timeline import TimelineFiles  # few runs write timelines
+    from dear_mpi.see.timeline import TimelineFiles
 
     return TimelineFiles("--timeline", files)
 
@@ -55,7 +54,7 @@ def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file, also through links."""
+    """Whether two paths lead to one file, also through links."""
     return at_end(one) == at_end(other) or (one.exists() and other.exists() and one.samefile(other))
 
 

@@ -1,6 +1,6 @@
 """Declare flags: the fields of option classes, and others, in panels of ``--help``.
 
-A table maps names to flags as Typer reads them: as a function's parameters.
+A table maps names to flags as Typer reads them: a function's parameters.
 """
 
 import inspect
@@ -19,7 +19,7 @@ only shown in --help."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
 
-# Core's flags, in the order of panels. Extras' flags come last.
+# Core's flags, in order; extras' come last.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",
@@ -36,18 +36,17 @@ PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.spl
 
 
 def in_order(table: Table) -> Table:
-    """Sort a table by panels; extras' flags come last."""
     return {name: table[name] for name in sorted(table, key=lambda name: [*PANEL_OF, name].index(name))}
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
-    """Return a table of one flag; ``field``: its other name in errors; ``said`` is for Typer."""
+    """``field``: its other name in errors; ``said`` is for Typer."""
     option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, "Output"), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
 
 def argument(name: str, kind: Any, help: str, metavar: str, default: Any = inspect.Parameter.empty) -> Table:
-    """Return a table of an argument after the command, required unless it has a default."""
+    """It is required unless it has a default."""
     return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar), None], default)}
 
 
@@ -56,7 +55,7 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def added(command: str, core: Table) -> Table:
-    """Return extras' flags for a command as a table. They cannot replace core's flags."""
+    """Return extras' flags for a command; they cannot replace core's."""
     table = Table()
     for name, each in added_flags(command).items():
         kind: Any = Path | None if each.endings else str | None if each.metavar else bool
@@ -69,11 +68,10 @@ def added(command: str, core: Table) -> Table:
 
 
 def flags_of(kind: type[Declared]) -> Table:
-    """Return a flag per option field, with the field's help, type and default."""
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default, typed = getattr(kind, name, None), said.typed or hints[name]
-        if isinstance(default, tuple):  # several values, with commas
+        if isinstance(default, tuple):
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
         how = {"field": name, "show_default": shown, "metavar": said.metavar}
@@ -82,13 +80,12 @@ def flags_of(kind: type[Declared]) -> Table:
 
 
 def typed_as(table: Table) -> dict[str, str]:
-    """Return the typed spelling of each name in errors, of a parameter or a field."""
+    """Return the typed spelling of each name in errors."""
     fields = {name: each.annotation.__metadata__[1] for name, each in table.items()}
     return {alias: as_typed(name) for name, field in fields.items() if field for alias in (name, field)}
 
 
 def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
-    """Return the typed options of a class, as values."""
     found = {}
     for name, said in options_of(kind).items():
         if said.name(name) in flags:
@@ -98,7 +95,6 @@ def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
 
 
 def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
-    """Return the typed options that may name files, by flag."""
     found: dict[str, Sequence[str]] = {}
     for name, said in options_of(kind).items():
         if said.may_be_file and said.name(name) in flags:
@@ -108,7 +104,7 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
 
 
 STALL_AFTER = "30s"
-MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
+MOST_THREADS = 256  # they share one interpreter: more take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
     "(or per_host=N): links inside and between emulated hosts; ranks of a host share a port to other hosts."
@@ -140,6 +136,5 @@ RUN_FLAGS = (
 
 
 def shared(*names: str) -> Table:
-    """Return flags that several commands share."""
     timeline = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
     return {name: (RUN_FLAGS | timeline)[name] for name in names}

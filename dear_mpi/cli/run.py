@@ -1,4 +1,4 @@
-"""Run commands on all ranks, write JSON, and end with one line and exit code 2 after bad input."""
+"""Run commands on all ranks, write JSON, and end with exit code 2 after bad input."""
 
 import inspect
 import json
@@ -32,7 +32,7 @@ NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe a
 
 @dataclass(frozen=True)
 class Output:
-    """A command's result: the ``--json`` report, and writers of other files, by flag."""
+    """A command's ``--json`` report, and writers of other files, by flag."""
 
     report: Any
     files: Mapping[str, Callable[[], object]] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Output:
 def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    ``flags`` maps the names of options to those that users type. With ``mpi``, MPI may start to find rank 0; without,
-    the launcher's variables name it.
+    ``flags`` maps options to what users type. With ``mpi``, MPI may start to find rank 0; without, the launcher's
+    variables name it.
     """
     try:
         yield
@@ -56,13 +56,13 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         launch = launch_of(os.environ)
-        if launch.size > 1:  # __main__.py handles a single failing rank, which may still be importing the command
+        if launch.size > 1:  # __main__.py handles a single failing rank
             print(f"rank {launch.rank} was interrupted", file=sys.stderr)
         raise
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """Return the command and its flag names, which must be equal on all ranks; values are compared at their use."""
+    """Return the command and its flag names, which must be equal on all ranks; values are compared later."""
     typed = sorted({each.partition("=")[0] for each in arguments if each.startswith("--")} - {*WITHOUT_WORK})
     asked = [each for each in arguments if each in WITHOUT_WORK]
     return {"command": " ".join([*arguments[:1], *asked]) or "none", "flags": " ".join(typed) or None}
@@ -87,7 +87,7 @@ def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | Non
 
 
 def agreed_on(error: Exception) -> Exception:
-    """Convert a rank's input error to one that all ranks raise: they may wait for it in ``run_world``."""
+    """Make a rank's input error one that all ranks raise: they may wait for it in ``run_world``."""
 
     def complain(rank: int) -> Mapping[str, Any]:
         raise error
@@ -98,8 +98,8 @@ def agreed_on(error: Exception) -> Exception:
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    The result builds the function that Typer runs, from the command's name and the typed words; it looks up extras'
-    flags only if a word is no flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
+    Typer runs the result for the command's name and the typed words; extras' flags are looked up only if a word is no
+    flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
     """
 
     def decorate(function: Callable[[Flags], None]) -> Callable[..., Any]:
@@ -133,9 +133,8 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare their flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher
-    may return 0 after all processes of a host died. At the end rank 0 writes the files and the report. A failed write
-    is reported, with exit code 1, or 2 for --json.
+    First the ranks compare flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher may
+    return 0 after all processes of a host died. A failed write is reported, with exit code 1, or 2 for --json.
     """
     json_file = flags.get("json_file")
 
@@ -163,13 +162,13 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     if "link" in flags:
         how["link"] = parsed("--link", parse_links, flags["link"])
     if "rates" in flags:
-        from dear_mpi.simulate.network import read_rates  # few commands have the flag
+        from dear_mpi.simulate.network import read_rates
 
         how["rates"] = parsed("--rates", read_rates, flags["rates"])
     how["stall_after_s"] = parsed("--stall-after", parse_seconds, flags.get("stall_after", STALL_AFTER))
     select_gpu(device)
     try:
-        with aside(json_file) as set_aside:  # around all threads: rank 0's may end because of another rank
+        with aside(json_file) as set_aside:  # around all threads: another rank may end rank 0's
             report, whole = run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the failing rank has reported the reason

@@ -1,4 +1,4 @@
-"""Run ``dear-mpi train``, ``compare`` and ``demo``: jobs of a ``Config``."""
+"""Run ``dear-mpi train``, ``compare`` and ``demo``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,7 +36,6 @@ TRAIN = (
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
-    """Call ``command`` on every rank of the flags' training job."""
     config = Config.of(chosen(Config, flags))
     if config.device == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")
@@ -58,7 +57,7 @@ def train(flags: Flags) -> None:
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
-    """Train with additional arguments of ``train`` in training/runs/train.py, and show the result."""
+    """``how``: additional arguments of ``train`` in training/runs/train.py."""
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), **how)
@@ -111,11 +110,9 @@ def compare_and_show(
     return Output(rows, {as_typed(name): partial(act, found) for name, act in acts.items()})
 
 
-# (a) handwritten digits, a multilayer perceptron, DeAR over rings, to its test accuracy.
 DIGITS = {"model": "mlp", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
-# (b) ResNet-50 has 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them in each direction: 153 MB, which
-# take four times the forward pass at this bandwidth. There the bounds of DeAR and WFBP with equal buckets differ most:
-# 1.25.
+# 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them each way: 153 MB, four times the forward pass at
+# this bandwidth. There the bounds of DeAR and WFBP differ most: 1.25.
 RESNET = {
     "model": "synthetic:resnet50",
     "fusion": "10MB",

@@ -1,4 +1,4 @@
-"""What several extras share: how timelines look (kinds, colours, titles, the shown window), and columns of text."""
+"""What several extras share: how timelines look, and columns of text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -8,7 +8,7 @@ from dear_mpi.collectives.plans.notes import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import Rank, Run, Span, Timeline
 
-COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
+COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "weights": "#332288",
@@ -20,7 +20,7 @@ COLORS = {  # by kind, in the order of the legend; all readers can tell them apa
     "exchange": "#B08D6E",
     "other": "#999999",
 }
-SAID = {  # names that differ from the kind
+SAID = {  # kinds with other names
     "wait": "compute waits: exposed",
     "weights": "weights, delayed",
     "other": "loss and other small ones",
@@ -36,8 +36,7 @@ TOLD = ("fusion", "algorithm", "device", "transport")
 
 
 def label(name: object) -> str:
-    """Shorten the name of a model, schedule or fusion.
-
+    """
     >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
     ('resnet50', 'cut:4MB', 'mine.py:Mine')
     """
@@ -68,7 +67,6 @@ def title_of(timeline: Timeline) -> str:
 
 
 def different(fact: Any) -> list[Any]:
-    """Return the distinct values of a fact, over all runs."""
     return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
 
 
@@ -82,7 +80,7 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
     ]
     if "origin" in facts:
         yield facts["origin"]
-        told = told[:1]  # it contains the others
+        told = told[:1]
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
     told += [f"not shown: {' and '.join(left)}"] * bool(left)
@@ -90,9 +88,9 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
 
 
 def window_of(run: Run) -> tuple[float, float]:
-    """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
+    """Return the window of the last iterations, in seconds, from the first rank's start to the last rank's end.
 
-    It covers everything if a rank has completed no iteration.
+    It is everything if a rank has completed no iteration.
     """
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
     if not all(shown):
@@ -117,8 +115,7 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
-
+    """
     >>> list(aligned([["", "us"], ["ring", "12.5"]]))
     ['        us', 'ring  12.5']
     """

@@ -111,6 +111,16 @@ class Loss(Protocol):
         """Return the gradient of ``scale`` times that sum."""
 
 
+class NoLoss:
+    """A loss of zero, of layers that only take time."""
+
+    def forward(self, logits: Array, targets: Array) -> float:
+        return 0.0
+
+    def backward(self, scale: float) -> Array:
+        return np.zeros(0)
+
+
 def in_order(layers: Sequence[Layer], calls: Sequence[int] | None = None) -> list[Layer]:
     """Return layers in execution order; a repeated layer is a copy with shared parameters.
 

@@ -192,14 +192,6 @@ class Exchanging(Synthetic):
     exchange_backward = exchange_forward
 
 
-class NoLoss:
-    def forward(self, logits: Array, targets: Array) -> float:
-        return 0.0
-
-    def backward(self, scale: float) -> Array:
-        return np.zeros(0)
-
-
 def synthetic_layers(
     modules: Sequence[Module],
     *,

@@ -7,17 +7,21 @@ INSIDE/BETWEEN,hosts=N       N hosts of equally many ranks, one after the other
 INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, repeat, takewhile
 from operator import mul
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.hosts import Blocks
-from dear_mpi.collectives.transports.emulated import Link
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.transports.emulated import Link
 
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -162,6 +166,8 @@ def parse_link(text: str, what: str = "the") -> Link:
     >>> str(parse_link("10gbit,50us")), str(parse_link("400Gbps")), str(parse_link("25GB/s"))
     ('10 Gbit/s, 50 us', '400 Gbit/s, 0 us', '200 Gbit/s, 0 us')
     """
+    from dear_mpi.collectives.transports.emulated import Link  # few jobs emulate
+
     bandwidth, _, latency = text.partition(",")
     bits = 1
     if match := PER_SECOND.fullmatch(bandwidth):
@@ -241,7 +247,7 @@ def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], 
 
 
 BLOCKS = ("hosts", "per_host")
-Levels = list[tuple[Link, dict[str, str]]]  # with named values, such as ``o=1us``
+Levels = list[tuple["Link", dict[str, str]]]  # with named values, such as ``o=1us``
 
 
 def parse_links(text: str) -> Link:

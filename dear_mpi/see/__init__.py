@@ -1,1 +1,1 @@
-"""Explain and prove algorithms and routes, print tables of training, and write timelines."""
+"""Explain and prove algorithms and routes, print tables of training, write timelines."""

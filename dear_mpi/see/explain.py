@@ -1,4 +1,4 @@
-"""Show an algorithm: its lesson, steps, the data of every rank after each step, its cost, and a proof."""
+"""Show an algorithm: its lesson, steps, data, cost, and a proof."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds
 
 @dataclass(frozen=True)
 class Asked:
-    """What to explain; ``rates``: bytes/s of a rank inside its host, and of a host to other hosts."""
+    """``rates``: bytes/s of a rank inside its host, and of a host to other hosts."""
 
     algorithms: Sequence[str]
     collective: str
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def layout(self) -> list[int]:
-        """Return the host of each rank, as many ranks on each host as possible."""
+        """Each rank's host, as many ranks on each host as possible."""
         return spread(self.ranks, self.hosts)
 
     @property
@@ -58,24 +58,24 @@ class Asked:
         return None if self.rates is None else rates_of(*self.rates, self.layout)
 
     def programs(self, name: str) -> list[Program]:
-        """Return the programs of all ranks; ValueError for an unknown name, or too many ranks or hosts."""
+        """Return all ranks' programs; ValueError for an unknown name, or too many ranks or hosts."""
         if self.ranks > MOST_RANKS:
             few = "with more, nobody can read text or picture: show and prove it with fewer"
             raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
         if ":" not in name and not is_in_file(name) and runner_of(name) in PROMISES:
-            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
+            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))
         how: dict[str, Any] = {"hosts": self.layout, "rates": self.known_rates, "pieces": self.pieces}
         return programs(name, self.collective, self.ranks, **how)
 
 
 def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
-    """Print an algorithm. A ProgramError comes after the steps up to the fault."""
+    """ProgramError comes after the steps up to the fault."""
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
     on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
-    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # a line per paragraph, which it wraps
+    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # it wraps paragraphs
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
     if asks_for(find_algorithm(name, collective), "pieces"):
         screen.print(f"The buffer has {plural(asked.pieces, 'segment')}.")
@@ -125,7 +125,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
-    """Show the ranks' contents of some chunks after ``number`` steps; complete cells are green."""
+    """Show ranks' chunks after ``number`` steps; complete cells are green."""
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
     heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
     yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
@@ -146,8 +146,7 @@ def rank_head(program: Program) -> str:
 
 
 def sends(written: Sequence[Program], number: int) -> str:
-    """List all sends of a step, over all ranks.
-
+    """
     >>> sends(programs("ring", "all_reduce", 3), 0)
     '0→1:+2 1→2:+0 2→0:+1'
     """
@@ -161,7 +160,7 @@ def sends(written: Sequence[Program], number: int) -> str:
 
 
 def phase_lines(collective: str, size: int) -> Iterator[str]:
-    """List one rank's phases in shared memory, between barriers, with buffers of one element per rank."""
+    """List a rank's phases in shared memory, with buffers of one element per rank."""
     rank, partition = min(1, size - 1), Partition.of(size, size)
     for mailboxes, where in ((False, "Ranks that reach each other's buffers:"), (True, "Ranks that have mailboxes:")):
         yield ""
@@ -201,7 +200,7 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
-    """Print a route, or a wire format's route, and prove it. A RouteError comes after all output."""
+    """Print a route, or a wire format's route, and prove it. RouteError comes last."""
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "stage", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, stages in (("out", route.out), ("back", route.back)):

@@ -34,9 +34,9 @@ from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 
-SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at once on one host
-WINDOWS = (WINDOW, MOST_POSTED)  # the least and the most messages that a plan posts at once
-CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment; the second segment contains two chunks
+SEGMENTS = 3  # of a chunk: more than a plan posts at once on one host
+WINDOWS = (WINDOW, MOST_POSTED)  # range of messages that a plan posts at once
+CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, of a segment; the second segment has two chunks
 
 
 def prove(
@@ -48,13 +48,13 @@ def prove(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> None:
-    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has each rank's host.
+    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout``: ranks' hosts.
 
     A ProgramError names the number of ranks.
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
-        gc.disable()  # it would traverse all messages repeatedly: half the time
+        gc.disable()  # half the time
         try:
             for cut in sorted(cuts):
                 written = programs(name, collective, size, hosts=layout[:size], rates=rates, pieces=cut)
@@ -76,7 +76,7 @@ def prove_messages(written: Sequence[Program]) -> None:
 
 
 def prove_memory(written: Sequence[Program]) -> None:
-    """Prove all ranks' phases in shared memory, in their buffers and by mailboxes."""
+    """Prove phases in shared memory, in ranks' buffers and by mailboxes."""
     size, collective = len(written), written[0].collective
     partition = Partition.of(SEGMENTS * size + 1, size)
     for mailboxes in (True, False):
@@ -84,7 +84,7 @@ def prove_memory(written: Sequence[Program]) -> None:
         check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
 
 
-# By runner: its proof, and the resulting statement.
+# By runner: proof and statement.
 PROOFS = {"messages": prove_messages, "shared": prove_memory}
 PROMISES = {
     "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "
@@ -96,13 +96,11 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Replayed:
-    """The presentable results of all ranks' programs."""
-
-    programs: Sequence[Program]  # up to the breaking step, included if it can be read
-    rows: list[list[Row]]  # of each rank: its data at the start and after each valid step
-    fault: ProgramError | None  # names the rank at fault
-    shows: ProgramError | None  # the same fault, on the rank that cannot continue
-    broken: int | None  # the number of that step; None if the result is wrong, or right
+    programs: Sequence[Program]  # to the breaking step, if that can be read
+    rows: list[list[Row]]  # by rank: data at start and after valid steps
+    fault: ProgramError | None  # on the rank at fault
+    shows: ProgramError | None  # on the rank that cannot continue
+    broken: int | None  # that step; None if the result is wrong, or right
 
     @classmethod
     def of(cls, written: Sequence[Program]) -> Replayed:
@@ -111,7 +109,7 @@ class Replayed:
         steps = len(written[0].steps)
         ends = range(1, steps + 1)
         count = bisect_left(ends, True, key=lambda end: bool(fault_of(first(written, end), check_shapes, run)))
-        whole, shown = first(written, count), first(written, count + 1)  # up to the breaking step, and including it
+        whole, shown = first(written, count), first(written, count + 1)  # up to the breaking step, including it
         readable = whole if fault_of(shown, check_shapes) else shown
         seen = fault_of(shown, check)
         fault = seen and fault_of(shown if fault_of(written, check_shapes) else written, verify)
@@ -119,7 +117,7 @@ class Replayed:
 
     @cached_property
     def complete(self) -> list[Row]:
-        """Return the complete contents of each chunk, on each rank that ends with it."""
+        """The complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
@@ -132,7 +130,6 @@ class Replayed:
         return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
-        """Return the contributions in some data as a set of ranks, without the destination rank."""
         return mask & (1 << self.programs[0].size) - 1
 
     def holders(self, mask: int) -> str:

@@ -1,4 +1,4 @@
-"""Print the tables of ``train`` and ``compare``: one run; schedules by fusion, and each at its best fusion."""
+"""Print the tables of ``train`` and ``compare``."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ ABOUT_TIMES = (
     "predicted: by the virtual fabric, from this compute and what collectives cost alone; bound: least time possible"
 )
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
-# If accuracies differ, their column replaces the overlap columns.
+# Differing accuracies replace the overlap columns.
 OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy")
 ABOUT_RESULTS = "exposed: waiting for communication; accuracy: on test data, after equally many iterations"
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
@@ -75,7 +75,6 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
 
 
 def named(rows: Sequence[Row], *keys: str) -> list[Row]:
-    """Add the values of these keys to the schedule names if they vary."""
     several = ["schedule", *(key for key in keys if not alike(key, rows))]
     return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 
@@ -114,7 +113,7 @@ def table_of(rows: Sequence[Row], heads: Sequence[str], title: str, caption: str
 
 
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
+    """``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in TIMES.items()} | {
         "schedule": row["schedule"],
@@ -139,7 +138,6 @@ def gain(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Describe what the intervals and the buckets do not show."""
     count, said = min(row["iterations"] // row["period"] for row in rows), list[str]()
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
     if len(rows) > 1 and count < FEWEST_SAMPLES:
@@ -157,7 +155,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def slow_baseline(rows: Sequence[Row]) -> str:
-    """Return a warning if the baseline is clearly slower than with other buckets; else ""."""
+    """Warn if the baseline is clearly slower than with other buckets; else ""."""
     bases = [row for row in rows if row["schedule"] == rows[0]["schedule"]]
     worst, best = (choose(bases, key=lambda row: row["median_s"]) for choose in (max, min))
     over = worst["median_s"] / best["median_s"] - 1 if best["median_s"] else 0.0

@@ -1,4 +1,4 @@
-"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole, and extras draw others."""
+"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
 from dear_mpi.training.spans import Timeline
 
-OWN = "json"  # an extra adds what viewers read
+OWN = "json"
 
 
 @dataclass
 class TimelineFiles:
-    """The files of a flag, by their endings. Call it on rank 0: it writes all files that it can.
+    """The files of a flag, by their endings. On rank 0 a call writes all that it can.
 
     Raises:
         ValueError: an ending is unknown, its extra lacks something, or a file cannot be written.
@@ -27,14 +27,14 @@ class TimelineFiles:
 
     flag: str
     paths: Sequence[Path]
-    timeline: Timeline | None = field(default=None, init=False)  # the written one
+    timeline: Timeline | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         extras = entry_points_of("timelines")
         endings = dict.fromkeys([OWN, *sorted(extras)])
         for path in self.paths:
             check_ending(self.flag, path, [f".{each}" for each in endings])
-        if launch_of(os.environ).rank == 0:  # the other ranks write nothing, so they load no library that draws
+        if launch_of(os.environ).rank == 0:  # others load no library that draws
             names = [path.suffix.lower().removeprefix(".") for path in self.paths]
             self.writers = [load_extra("timelines", each) if each in extras else write_saved for each in names]
 
@@ -50,7 +50,6 @@ class TimelineFiles:
 
 
 def saved(timeline: Timeline) -> dict[str, Any]:
-    """Return what ``read_timeline`` reads, as JSON has it."""
     return {"recorded": to_builtins(timeline, enc_hook=list)}
 
 
@@ -60,7 +59,7 @@ def write_saved(flag: str, path: Path, timeline: Timeline) -> None:
 
 
 def read_timeline(path: str) -> Timeline:
-    """Read a timeline that ``--timeline FILE.json`` wrote. Raises a ValueError for other files."""
+    """Read ``--timeline FILE.json``. Raises a ValueError for other files."""
     try:
         return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
     except OSError as error:

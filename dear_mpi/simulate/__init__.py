@@ -1,1 +1,1 @@
-"""Predict iterations with a virtual trainer, on any number of ranks and any network. Read first ``sweep.py``."""
+"""Predict iterations with a virtual trainer, on any ranks and network. Read first ``sweep.py``."""

@@ -1,6 +1,6 @@
-"""Describe a model for simulation: the places of parameters and the time of each layer, without arrays.
+"""Describe a model for simulation, without arrays: each layer's parameters and time, of a profile.
 
-Layers come from a measured profile, or from a table, which is read as a profile of layers that share the given seconds.
+A table is read as a profile of layers that share the given seconds.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from dear_mpi.training.flat_buffer.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profile import Profile, Tensor, Use
 from dear_mpi.training.routes.find import is_code
 
-SYNTHETIC = "synthetic:"  # models with sleeping layers
+SYNTHETIC = "synthetic:"
 EVEN = Ownership()
-MOST_ELEMENTS = 10**13  # keeps bytes far below the limit of int64
+MOST_ELEMENTS = 10**13  # bytes fit in int64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as layers that take time.
-
-    Attributes:
-        layout: of its parameters, for this number of ranks.
-        costs: of layers and updates, and the number of parts of a batch; independent of the network.
-        value_size: bytes of an element of a parameter.
-        exchange_bytes: by layer: for all ranks together, before each pass.
+    """Attributes:
+    layout: of its parameters, for this number of ranks.
+    costs: of layers and updates, and the number of parts of a batch; independent of the network.
+    value_size: bytes of an element of a parameter.
+    exchange_bytes: by layer: for all ranks together, before each pass.
     """
 
     name: str
@@ -115,7 +113,7 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    The seconds are sums over all layers, for each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
+    The seconds are of each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
@@ -174,7 +172,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
-    """Scale compute times for ranks that take turns on a core, which layers need unless they are ``asleep``."""
+    """Scale compute times for ranks that take turns on a core; layers keep theirs if ``asleep``."""
     names = ("rest_s", "code_factor", "start_s", "wake_s")
     longer: dict[str, Any] = {name: ranks * getattr(costs, name) for name in names}
     if not asleep:
@@ -184,7 +182,6 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
 
 
 def compute_keys(settings: Settings, costs: Costs) -> dict[str, Any]:
-    """Describe a row's compute times, with the sources of layers and of updates."""
     profile = settings.scaled
     if profile is None:
         passes = both_passes(settings.forward_s, settings.backward_s)

@@ -4,10 +4,8 @@
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
-NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
-FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
-
-A network is fitted to rows of ``bench``. Of links, the slowest count, as for a ring.
+NAME...                            of the group ``dear_mpi.networks``: a function of the text and the ranks
+FILE.json                          of ``bench`` (fitted), ``links`` or ``doctor``, where the slowest links count
 """
 
 import re
@@ -30,8 +28,8 @@ from dear_mpi.reporting.units import check_seconds, parse_levels, parse_rates, p
 MOST_RANKS = 2**16
 INSIDE, BETWEEN = "inside", "between"
 
-# Published clusters of 16 hosts of 4 GPUs. The values reproduce most published throughputs for 4 to 32 GPUs, of three
-# models with and without overlap, within 10 % (docs/benchmarks/testbed.md). They are not the cards' rates.
+# Published clusters of 16 hosts of 4 GPUs. The values, not the cards' rates, reproduce most published throughputs for 4
+# to 32 GPUs, of three models with and without overlap, within 10 % (docs/benchmarks/testbed.md).
 PRESETS = {
     "paper-10gbe": "37gbit,10us/9.28gbit,19us,per_host=4",
     "paper-100gbib": "37gbit,10us/40gbit,8us,per_host=4",
@@ -41,14 +39,13 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """A network for some ranks; ``origin`` is ``given``, ``fitted``, ``measured`` or ``published``."""
+    """``origin``: ``given``, ``fitted``, ``measured`` or ``published``."""
 
     network: Network
     origin: str
     text: str
 
     def row(self) -> dict[str, Any]:
-        """Return the network's keys of ``--json``."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -65,7 +62,7 @@ class Machine:
 
 
 def read_network(text: str, ranks: int) -> Machine:
-    """Read a network for a number of ranks. Raises ValueError if that fails, or the network has fewer ranks.
+    """Raise ValueError if the text is wrong, or the network has fewer ranks.
 
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
@@ -114,7 +111,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """Read the file of a machine, and scale it: each host has as many ranks as the first one."""
+    """Scale a machine's file: each host has as many ranks as the first one."""
     found = read_file("network", text)
     if found.rows:
         return Machine(fitted(text, found.rows), "fitted", text)
@@ -134,7 +131,7 @@ def read_file(what: str, text: str) -> MachineFile:
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """Fit a network to the means of a benchmark's rows: an iteration includes rare slow calls, unlike a median."""
+    """Fit a network to means: an iteration includes rare slow calls, unlike a median."""
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
@@ -142,7 +139,6 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 
 def slowest(found: MachineFile) -> dict[str, Network]:
-    """Return the worst latency and bandwidth of links inside hosts, and between hosts, if any."""
     hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
     for link in found.links:
         kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)
@@ -153,7 +149,7 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; of a text or a doctor's file."""
+    """Read ``--rates``, a text or a doctor's file: bytes/s of a rank inside its host, and of a host to others."""
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))

@@ -7,9 +7,8 @@ The first q ranks represent all if rank r + q does what rank r does, with q adde
         hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
         binomial tree                           all ranks
 
-Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole hosts.
-``Lockstep`` goes step by step, all ranks and sizes at once, if no two messages meet at a port, as in rings and
-exchanges. The arithmetic equals ``collectives/program/cost.py``, which prices other programs size by size.
+Their chunks may differ, if equally long. If ranks share ports, the q ranks must be whole hosts. ``Lockstep`` takes all
+ranks and sizes at once, if no two messages meet at a port; ``collectives/program/cost.py`` has the same arithmetic.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Se
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import grouped
 
-THOROUGH = 64  # up to this many ranks, all are compared; beyond, only a few, including the first and the last
-MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
+THOROUGH = 64  # of more ranks only a few are compared, including both ends
+MOST_TRANSFERS = 10_000_000  # steps and messages: some minutes, some GB
 
 Hosts = Sequence[int] | None
 Seen = tuple[int, ...]
 
 
 class Prices:
-    """Price collectives on a network among a number of ranks, and keep all prices."""
+    """Price collectives on a network, and keep all prices."""
 
     def __init__(self, network: Network, ranks: int, segment_bytes: int, itemsize: int = 4) -> None:
         one_host = len(set(network.hosts or ())) < 2  # then no port is shared
@@ -48,11 +47,10 @@ class Prices:
         self.ranks, self.segment_bytes, self.itemsize = ranks, segment_bytes, itemsize
         self.hosts = self.network.neighbourhoods(ranks)
         self.found = defaultdict[tuple[str, str], dict[int, float]](dict)  # seconds by bytes
-        self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the first and the last rank's programs
+        self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the ends' programs
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
-        """Return the prices on a network with other costs and the same hosts."""
         found = copy(self)
         found.network, found.found = replace(network, hosts=self.network.hosts), defaultdict(dict)
         return found
@@ -60,7 +58,7 @@ class Prices:
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """Return the seconds until the last rank is done, for whole buffers of these bytes, in equal shards.
 
-        Raises ValueError as ``check_algorithm``, for indivisible bytes, or for too much to replay.
+        ValueError: as ``check_algorithm``, indivisible bytes, or too much to replay.
 
         >>> prices = Prices(Network(beta=1e-9), ranks=4096, segment_bytes=1 << 20)
         >>> prices.seconds("ring", "all_gather", [4096 * 1000, 4096 * 2000]).round(6)
@@ -84,7 +82,7 @@ class Prices:
         return np.array([found[each] for each in asked])
 
     def pieces(self, function: Algorithm, nbytes: int) -> int:
-        """Return the number of pieces passed to an algorithm: an earlier one if the ends' programs are the same."""
+        """Return an algorithm's number of pieces: an earlier one if the ends' programs are equal."""
         if not asks_for(function, "pieces"):
             return 1
         pieces = -(-nbytes // self.segment_bytes)
@@ -105,7 +103,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class StandIns:
-    """Hold the programs of the first ranks, which represent all ``size`` ranks."""
+    """Programs of the first ranks, which represent all ``size`` ranks."""
 
     programs: tuple[Program, ...]
     size: int
@@ -123,7 +121,7 @@ class StandIns:
         small, larger = divmod(shares, parts)
 
         def border(chunk: int) -> Any:
-            """Return the elements before a chunk, in whole shards and in parts of the next shard."""
+            """Elements before a chunk, in whole shards and in parts of the next."""
             shards, part = divmod(chunk, parts)
             return shards * shares + part * small + np.minimum(part, larger)
 
@@ -131,10 +129,7 @@ class StandIns:
         return itemsize * (border(first + len(chunks)) - border(first))
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the seconds until the last rank is done, for each buffer size, event by event; see ``nbytes``.
-
-        Raises ProgramError if the programs deadlock (``verify`` shows the place).
-        """
+        """Return seconds by buffer size, event by event; see ``nbytes``. ProgramError: the programs deadlock."""
 
         def one_s(count: int) -> float:
             nbytes = cache(lambda chunks: int(self.nbytes(count, itemsize, chunks)))
@@ -172,7 +167,7 @@ def find_stand_ins(
         return ((rank, rank + shift) for shift in shifts for rank in {0, few // 2, few - 1})
 
     def whole_hosts(few: int) -> bool:
-        """Return whether a shift by ``few`` ranks maps hosts to hosts."""
+        """Whether a shift by ``few`` ranks maps hosts to hosts."""
         return hosts is None or all(
             later == earlier + hosts[few - 1] + 1 for earlier, later in zip(hosts, hosts[few:], strict=False)
         )
@@ -192,7 +187,7 @@ def find_stand_ins(
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
-    """Return a program relative to its rank: distances of peers, first parts, and numbers of chunks."""
+    """Return peers' distances, first parts and numbers of chunks."""
 
     def seen(transfer: Send | Receive) -> Seen:
         away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
@@ -204,20 +199,20 @@ def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
     ]
 
 
-# Rows of senders and of receivers, kinds, a column of 0 and 1 (combine), and the number of identical steps.
+# Senders, receivers, kinds, a column of 0 and 1 (combine), the number of identical steps.
 Round: TypeAlias = tuple[Array | slice, Array | slice, Array, Array, int]
 
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Hold programs as rounds. Messages of a kind, (chunks relative to a shard, distance), take equally long."""
+    """Programs as rounds. Messages of a kind, (chunks relative to a shard, distance), take equally long."""
 
     ranks: StandIns
     kinds: Sequence[tuple[range, int]]
     rounds: Sequence[Round]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the seconds until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
+        """See ``StandIns.seconds``."""
         links = [network.link(distance) for _, distance in self.kinds]
         moved = [self.ranks.nbytes(counts, itemsize, chunks) for chunks, _ in self.kinds]
         nbytes = np.array(moved).reshape(-1, len(counts))
@@ -231,16 +226,16 @@ class Lockstep:
                 handed_s[senders] += o
                 over_s = np.maximum(handed_s[senders], done_s[receivers]) + alpha + move
                 taken_s = np.maximum(handed_s[receivers], over_s) + o + combined_s
-                done_s[senders] = over_s  # never before the previous operation's end: it began no earlier
+                done_s[senders] = over_s  # never before the previous operation's end
                 done_s[receivers] = np.maximum(done_s[receivers], taken_s)
         latest_s: Array = done_s.max(axis=0)
         return latest_s
 
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
-    """Convert these programs to rounds; None if two messages could meet at a port, or one has no other end."""
-    kinds = dict[tuple[range, int], int]()  # and their numbers
-    users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
+    """Convert programs to rounds; None if two messages could meet at a port, or one has no other end."""
+    kinds = dict[tuple[range, int], int]()
+    users = dict[Side, tuple[str, int]]()  # the row that uses a side
     few, found = len(ranks.programs), list[tuple[tuple[int, int, int, int], ...]]()
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
         if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
@@ -248,7 +243,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
         messages = []
         for row, send in ((row, send) for row, step in enumerate(steps) for send in step.sends):
             target, distance = send.peer % few, network.distance(row, send.peer)
-            source = (row - send.peer + target) % ranks.size  # as the receiving row sees it
+            source = (row - send.peer + target) % ranks.size  # as the receiver sees it
             received = [each for each in steps[target].receives if each.peer == source]
             ways = {("send", row): network.way_out(row, send.peer), ("receive", target): network.way_in(target, source)}
             met = any(users.setdefault(side, user) != user for user, way in ways.items() for side in way)
@@ -262,7 +257,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
         found.append(tuple(messages))
 
     def taken(rows: Array) -> Array | slice:
-        """Return an index: a slice if it is of all rows, which avoids a copy."""
+        """Return a slice for all rows, which avoids a copy."""
         return slice(None) if np.array_equal(rows, np.arange(few)) else rows
 
     rounds = []

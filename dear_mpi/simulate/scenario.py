@@ -1,4 +1,4 @@
-"""Price a model on one number of ranks, network and algorithm, under any schedule and fusion."""
+"""Price a model on given ranks, network and algorithm, under any schedule and fusion."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
-REHEARSED_PARTS = 2  # parts of a batch in a dry run: all except the last are alike
-LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
+REHEARSED_PARTS = 2  # all parts of a batch except the last are alike
+LOSS_ALGORITHM = "recursive_doubling"  # for few bytes
 VERDICT_BYTES = 8 * COUNT
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One model on one number of ranks; ``algorithm`` is for all collectives."""
-
     settings: Settings
     algorithm: str
     model: Model
@@ -47,7 +45,7 @@ class Scenario:
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
-        Raises ScheduleError if it breaks a rule or would wait forever, ValueError for a wrong policy or choice.
+        ScheduleError: it breaks a rule or would wait forever. ValueError: a wrong policy or choice.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
         route = settings.route_of(schedule)
@@ -55,7 +53,7 @@ class Scenario:
             raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
         check_sent(settings, name, route, settings.types[0])
         check_file(policy)
-        if not is_by_time(policy):  # time-based policies need prices, which take time
+        if not is_by_time(policy):  # time-based policies need prices
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or route.updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)
@@ -81,19 +79,17 @@ class Scenario:
         return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
-        """Make a rule book for a schedule with a policy's buckets."""
         route = self.settings.route_of(schedule)
         buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
-        """Return the least time that a schedule allows, with a prediction's passes and buckets."""
         route = self.settings.route_of(schedule)
         sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
-        """Return the prices of these buckets, computed at once; prices of portions are computed on demand."""
+        """Price these buckets at once; portions on demand."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
 
@@ -114,14 +110,13 @@ class Scenario:
         return price
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
-        """Return the number of portions that a collective can be split into."""
         stage, *others = route.collectives(collective) or [None]
         if stage is None or others or stage.op != "sum" or stage.buffer in route.codes:
             return 1
         return portions_of(self.nbytes(route, stage, bucket), self.prices.ranks, self.prices.segment_bytes)
 
     def nbytes(self, route: Route, stage: Collective, bucket: Bucket, longest: int | None = None) -> int:
-        """Return the bytes of a bucket in a collective, in equal shards, or in shards priced as the longest one."""
+        """Return a bucket's bytes in a collective, in equal shards, or in shards priced as the longest one."""
         wire, ranks = self.model.layout.itemsize, self.prices.ranks
         sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
         return round_up(route.nbytes(stage.buffer, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
@@ -133,12 +128,11 @@ class Scenario:
         return {**self.model.costs.exchange_s, **priced}
 
     def few_s(self, nbytes: int = 1) -> float:
-        """Return the seconds of an all-reduce of a few bytes, for example the sum of the loss."""
+        """Price an all-reduce of a few bytes, such as the sum of the loss."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
         return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """Return a prediction's keys of ``--json``."""
         settings, model, seconds = self.settings, self.model, prediction.iteration_s
         return {
             "model": model.name,
@@ -168,7 +162,7 @@ class Scenario:
         }
 
     def rewired(self, **factors: float) -> Scenario:
-        """Return the scenario with network costs multiplied by factors."""
+        """Multiply network costs by factors."""
 
         def times(network: Network) -> Network:
             return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
@@ -182,7 +176,7 @@ class Scenario:
 def buckets_of(
     model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
 ) -> Cut:
-    """Return the buckets of a policy; a time-based one gets the price of trial buckets from ``prices``."""
+    """Return a policy's buckets; a time-based one gets the price of trial buckets from ``prices``."""
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
         cost = whole_cost(schedule.collectives, route, layout, prices)

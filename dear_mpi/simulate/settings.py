@@ -1,5 +1,3 @@
-"""Declare the settings of a simulation that are text and numbers."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ NETWORK = (
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Parse numbers of ranks, separated by commas; a range goes up by powers of 2. Raises ValueError.
+    """Parse numbers of ranks; a range goes up by powers of 2. Raises ValueError.
 
     >>> ranks_of("4"), ranks_of("8:64,3:16")
     ((4,), (8, 16, 32, 64, 3, 6, 12, 16))
@@ -53,8 +51,6 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """The flags of ``simulate``."""
-
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
     )
@@ -99,7 +95,7 @@ class Settings(Exchange):
         flag="--update-time",
         parse=lambda seconds: check_seconds("update_time", seconds) * 1e-6,
     )
-    wire: str | None = None  # one of ``wires``, if only one is simulated
+    wire: str | None = None  # of a single ``wires``
     wires: tuple[str, ...] = option(
         SEVERAL,
         (),
@@ -140,23 +136,21 @@ class Settings(Exchange):
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
-        """Return the wire formats, the baseline's first; the default is the profile's compression."""
+        """The wire formats, the baseline's first; default: the profile's compression."""
         code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        """Return the route of buckets under a schedule, which may define it."""
         return schedule.own_route() or self.chosen_route
 
     @property
     def types(self) -> tuple[str, str]:
-        """Return the default types of parameters and of sent gradients."""
         dtype, wire = (self.profile.dtype, self.profile.wire) if self.profile else ("fp32", "fp32")
         return dtype, dtype if is_code(wire) else wire
 
     @property
     def wire_name(self) -> str:
-        """Return the wire format of gradients: the chosen one, the route's, or the default."""
+        """The chosen format, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
     def ownership(self, ranks: int) -> Ownership:
@@ -172,7 +166,6 @@ class Settings(Exchange):
 
     @property
     def scaled(self) -> Profile | None:
-        """Return the profile, scaled to the given seconds."""
         given = (self.forward_s, self.backward_s)
         return self.profile if self.profile is None or given == (None, None) else self.profile.scaled(*given)
 

@@ -1,4 +1,4 @@
-"""Simulate every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
+"""Simulate every model, number of ranks, algorithm, fusion and schedule: the rows of ``--json``."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
 from dear_mpi.training.virtual_trainer import Prediction
 
-FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried in search of better buckets
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def simulate(
     *,
     traced: bool = False,
 ) -> list[Simulated]:
-    """Predict an iteration of each case. Raises ValueError or, for a schedule that breaks a rule, ScheduleError.
+    """Predict an iteration of each case. ValueError; ScheduleError: a schedule breaks a rule.
 
     Args:
         progress: is called after each case.
         traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
     """
     first, baseline = settings.asked_wires[0], SCHEDULES[BASELINE]
-    prices: dict[tuple[int, int], Prices] = {}  # by number of ranks and bytes of an element: all models share them
+    prices: dict[tuple[int, int], Prices] = {}  # by ranks and bytes of an element, for all models
     scenarios: dict[tuple[Any, ...], Scenario] = {}
     for wire in dict.fromkeys([first, *(wire for wire, _ in settings.pairs)]):
         scenarios |= scenarios_of(settings, wire, prices)
@@ -64,7 +64,7 @@ def simulate(
 
 
 def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Prices]) -> dict[tuple[Any, ...], Scenario]:
-    """Make a checked scenario for this wire format and each model, number of ranks and algorithm: the keys."""
+    """Make a checked scenario by model, ranks and algorithm."""
     asked.check()
     settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}
@@ -93,7 +93,7 @@ def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Pric
 
 
 def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
-    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule."""
+    """Return an iteration's seconds; infinity if the algorithm cannot serve the schedule."""
     try:
         scenario.check(name, schedule, fusion)
         return scenario.predict(name, schedule, fusion).iteration_s

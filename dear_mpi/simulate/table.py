@@ -1,4 +1,4 @@
-"""Show ``dear-mpi simulate``: a table, the possible gain of a schedule in a sentence, and a timeline."""
+"""Show ``dear-mpi simulate``: a table, sentences on possible gains, a timeline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,9 +33,9 @@ TIMES = {
     "rest": "rest_s",
     "bound": "bound_s",
 }
-OPTIONAL = ("updates", "rest")  # left out if no row has any
-LEAST_S = 5e-5  # less prints as 0.0
-TEXTS: dict[str, Callable[[Row], str]] = {  # the subject of a row; in the title if equal in all rows
+OPTIONAL = ("updates", "rest")  # if any row has some
+LEAST_S = 5e-5
+TEXTS: dict[str, Callable[[Row], str]] = {  # a row's subject; in the title if equal
     "model": lambda row: str(row["model"]).removeprefix("synthetic:"),
     "ranks": lambda row: plural(row["ranks"], "rank"),
     "schedule": lambda row: str(row["schedule"]),
@@ -51,10 +51,7 @@ MOST_RANKS = 64  # of a timeline
 
 
 def show_simulation(found: Sequence[Simulated]) -> None:
-    """Show all rows, and sentences on each model and number of ranks.
-
-    Shared values are in the title, so that names fit in 80 columns.
-    """
+    """Show all rows, and sentences; shared values are in the title, so that names fit in 80 columns."""
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
     models = grouped([each.row for each in found], lambda row: row["model"])
@@ -77,13 +74,12 @@ def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:
         justify: Any = "left" if head in ("schedule", *FOLDED) else "right"
         table.add_column(head, justify=justify, overflow="fold", no_wrap=head not in FOLDED)
     for row in rows:
-        names = [PurePath(str(row[name])).name for name in varied]  # without the folder of a user's file
+        names = [PurePath(str(row[name])).name for name in varied]  # without folders
         table.add_row(*names, *(ms(row[key]) for key in times.values()), f"{row['speedup_vs_wfbp']:.3f}")
     return table
 
 
 def heading(found: Sequence[Simulated]) -> str:
-    """Return the network, the chosen exchange, and the sources of figures."""
     row, settings = found[0].row, found[0].scenario.settings
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
@@ -125,7 +121,6 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model on each number of ranks: its time, our schedules' possible gain, and its fastest row."""
     said = []
     for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
         base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
@@ -147,7 +142,7 @@ def subject(row: Row) -> str:
 
 
 def least_s(simulated: Simulated) -> float:
-    """Return the least time of an iteration with these buckets: the least bound of our schedules and the row's."""
+    """Return the least bound of our schedules and the row's, with these buckets."""
     scenario, found = simulated.scenario, simulated.prediction
     bounds = (
         scenario.bound_s(schedule, found)
@@ -159,7 +154,7 @@ def least_s(simulated: Simulated) -> float:
 
 
 def slow_baselines(found: Sequence[Simulated]) -> list[str]:
-    """Warn if a baseline takes over 2 % longer than with the best tried buckets: speed-ups are then too large."""
+    """Warn if a baseline takes over 2 % longer than with the best tried buckets."""
     said, others = [], [each for each in found if each.row["schedule"] != BASELINE]
     for rows in grouped(others, lambda each: (subject(each.row), each.row["algorithm"])).values():
         row, asked = rows[0].row, {each.row["fusion"]: each.base.iteration_s for each in rows}
@@ -184,7 +179,7 @@ def ms(seconds: float) -> str:
 
 
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
-    """Return the runs with a kept log, each named by its schedule and its other varied settings."""
+    """Return the runs with a kept log, named by what varies."""
     rows = [each.row for each in found]
     varied = [name for name in ("model", "ranks", "fusion", "algorithm", "wire") if not alike(name, rows)]
     runs = []

@@ -5,8 +5,7 @@
     model = torch.nn.parallel.DistributedDataParallel(model)
 
 A group's thread runs its collectives in their starting order while the caller computes, and completes each ``Work``.
-Tensors are in host memory, or on a GPU. All bytes go over the given communicator, so ``torch.distributed`` needs no
-address and no port: each rank has a separate store.
+Tensors are in host memory, or on a GPU. Each rank has a separate store, so there is no address and no port.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,8 +31,8 @@ NAME = "dear"
 Arrays = Sequence[Array]
 Tensors = Sequence[Any]
 Lists = Sequence[Tensors]
-OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
-OPS |= {"BAND": "band", "BOR": "bor", "BXOR": "bxor"}
+OPS = {name: name.lower() for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}  # PyTorch's names and ours
+OPS |= {"AVG": "average", "PRODUCT": "prod"}
 
 
 def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:
@@ -65,9 +64,9 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> "DearGroup":
     """Create the group that torch.distributed asks for: the default one, or one of the named ranks.
 
-    Each group gets a separate communicator, made by its ranks only, even if several groups have all ranks: their
-    threads start collectives in no common order. Without an MPI communicator only the default group exists (ValueError
-    for others). A communicator stays until the program ends, because a thread may still wait on it.
+    Its ranks make a separate communicator, since the threads of groups start collectives in no common order. It stays
+    until the program ends, because a thread may still wait on it. Without MPI only the default group exists: others
+    raise a ValueError.
     """
     native, ranks = transport.native, list(asked.global_ranks_in_group)  # the default group names no ranks
     if not ranks:
@@ -152,7 +151,6 @@ class DearGroup(TorchGroup):
         return [self.scattered(out, torch.cat([shard.reshape(-1) for shard in shards]), opts, **counts)]
 
     def scattered(self, out: Any, whole: Any, opts: Any, **counts: Any) -> Call:
-        """Return the call that writes a shard of ``whole``'s sum."""
         given, options = array_of(dense(whole)).reshape(-1), {**counts, **self.options}
         return partial(reduce_scatter, given, self.transport, out=array_of(out).reshape(-1), op=op_of(opts), **options)
 

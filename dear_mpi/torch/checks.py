@@ -74,7 +74,9 @@ def check_module(module: Any) -> None:
 
 
 def check_eager() -> None:
-    """Check that no compiled function is running."""
+    """Check that no compiled function is running, and no CUDA graph being captured."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise ValueError("a CUDA graph cannot repeat messages: capture functions without parameters of the model")
     frame = sys._getframe()
     while frame := frame.f_back:  # type: ignore[assignment]
         if frame.f_code.co_name == "compile_wrapper":  # of torch._dynamo

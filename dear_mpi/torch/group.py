@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial, wraps
-from pathlib import Path
 from queue import PriorityQueue
 from typing import Any
 
@@ -74,22 +73,10 @@ class Work(dist.Work):  # type: ignore[misc]
         return result
 
 
-class Callback(Meeting):
-    """A callback on a group's thread, as the watchdog sees it."""
-
-    def waits_for(self) -> str:
-        here, where = sys._current_frames().get(self.thread), ""
-        while here is not None and here.f_code is not torch.futures.Future.set_result.__code__:
-            where = f" {here.f_code.co_name} ({Path(here.f_code.co_filename).name}:{here.f_lineno})"
-            here = here.f_back
-        return f"{self.what}{where} to return"
-
-
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
     """Make a group's thread run a method, which returns the communicating calls.
 
-    The method gets its first argument's tensors, dense, for the results, and checks this rank's other arguments without
-    communication.
+    It gets its first argument's tensors, dense, for the results, and checks other arguments without communication.
     """
 
     def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
@@ -149,9 +136,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return work
 
     def complete(self, future: Any, place: Place) -> None:
-        """Complete the future of a completed collective: on the group's thread at its place, on another thread at
-        once.
-        """
+        """Complete the future of a completed collective: on the group's thread at its place, else at once."""
         if self.on_its_thread:
             self.queue.put((place, partial(future.set_result, None)))
         else:
@@ -165,12 +150,11 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def do(self, place: Place, task: Call) -> None:
         waits = self.transport.waits
         before, self.within = (self.within, waits.now), (place, itertools.count())
-        waits.now = Callback("a callback of torch.distributed:")
+        waits.now = Meeting("a callback of torch.distributed")
         task()
         self.within, waits.now = before
 
     def carry_out(self, work: Work, name: str, steps: Steps) -> None:
-        """Run a collective, and complete its future."""
         try:
             if self.failure is not None:
                 raise CollectiveError(f"the collective was not run, because one before it failed: {self.failure}")
@@ -189,10 +173,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
             work.future.set_result(result)
 
     def prepared(self, name: str, steps: Steps) -> Any:
-        """Return the calls that a collective yields. If it raises first, all ranks get an ArgumentError.
-
-        The ranks agree because the others begin their collective.
-        """
+        """Return the calls that a collective yields. If it raises first, all ranks agree on an ArgumentError."""
         try:
             return next(steps)
         except Exception as error:

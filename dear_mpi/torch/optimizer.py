@@ -85,10 +85,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         agree(self.world, "DistributedOptimizer", lambda: facts_of(self, {"clip": clip, "accumulate": accumulate}))
         self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
         self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
-        super().__setstate__({})
+        self._patch_step_function()  # runs the user's hooks around step()
         self.start_alike()
-        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-            setattr(self, name, getattr(optimizer, name))
         self.state_now, self.local, self.parts = IDLE, False, 0
         self.task, self.in_backward, self.sending = -1, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
@@ -102,7 +100,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
 
     def start_alike(self) -> None:
-        """Take rank 0's parameters and buffers."""
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 broadcast(octets(whole := dense(tensor)), self.world)
@@ -110,17 +107,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     # What schedulers and scalers see.
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.optimizer.defaults
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
+    def __getattr__(self, name: str) -> Any:
+        """Return the groups, the state and the hooks of the user's optimiser."""
+        return getattr(vars(self)["optimizer"], name)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -186,11 +175,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return loss
 
     def synchronize(self, *, tokens: float | None = None) -> None:
-        """Make ``p.grad`` the average over ranks, which may then be changed before ``step()``. Collective.
-
-        Args:
-            tokens: see ``step``.
-        """
+        """Make ``p.grad`` the average over ranks, which may then be changed; ``tokens`` as in ``step``. Collective."""
         self.check_ready("synchronize()")
         session = self.running()
         route = session.group.route
@@ -220,7 +205,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.session.flush()
 
     def check_ready(self, what: str) -> None:
-        """Check that gradients are complete and unchanged."""
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
         if self.state_now != READY:
@@ -281,7 +265,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             Variable._execution_engine.queue_callback(self.end_backward)
         if not self.in_backward:
             self.begin_backward()
-        if self.sending and self.session is not None:
+        if self.sending and self.session is not None and not self.updates.alone:
             self.session.send(parameter)
 
     def begin_backward(self) -> None:
@@ -314,7 +298,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.state_now = READY
 
     def end_step(self) -> None:
-        """End an iteration without an update."""
         self.running().rest()
         self.state_now, self.parts = IDLE, 0
 

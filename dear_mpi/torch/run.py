@@ -68,11 +68,7 @@ def on_stream(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Run(Session):
-    """A session whose passes the user runs.
-
-    Args:
-        owner: its module has run forward and backward once.
-    """
+    """A session whose passes the user runs; the owner's module has run forward and backward once."""
 
     faults: Sequence[str] = ()  # as a ``Model``
 
@@ -85,17 +81,15 @@ class Run(Session):
             for each, modules in needed.items()
         }
         firsts = owner.world.gather_values(firsts)[0]  # rank 0's: branches may differ
-        numbers = {first: number for number, first in enumerate(sorted(set(firsts.values())))}
-        self.calls = [Call([]) for _ in numbers]
-        self.of: dict[Any, tuple[int, TorchParameter]] = {}
+        calls = {first: Call([]) for first in sorted(firsts.values())}
+        self.calls, self.of = [*calls.values()], dict[Any, tuple[int, TorchParameter]]()
         self.begins: dict[Any, int] = {}  # the call that a module begins, with all before it
         for tensor, modules in needed.items():
-            name = owner.names[tensor]
-            call, parameter = numbers[firsts[name]], TorchParameter(name, tensor)
-            self.calls[call].parameters.append(parameter)
-            self.of[tensor] = call, parameter
+            parameter = self.updates.wrapped[tensor] = TorchParameter(owner.names[tensor], tensor)
+            own = calls[firsts[parameter.name]]
+            own.parameters.append(parameter)
+            self.of[tensor] = call, _ = self.calls.index(own), parameter
             self.begins |= {module: max(call, self.begins.get(module, 0)) for module in modules}
-            self.updates.wrapped[tensor] = parameter
         self.places = places_of(owner.model)
         self.trained = [(name, each, each.requires_grad) for name, each in owner.model.named_parameters()]
         super().__init__(
@@ -108,7 +102,6 @@ class Run(Session):
         )
 
     def open_streams(self, device: str) -> Streams:
-        """Return the streams: on a GPU the module computes on PyTorch's current one."""
         if device == "cpu":
             return host_streams()
         use_gpu(self.owner.device.index)
@@ -121,6 +114,8 @@ class Run(Session):
         self.scale = 1 / self.world.size
         self.trainer.meter = self.tally = Tally(self)
         self.updates.wait = self.tally.wait
+        changed = self.group.arena.wire is not self.group.arena.grads or self.options.statistic is not None
+        self.updates.alone = self.world.size == 1 and self.group.route.name == "full" and not changed
         if self.group.arena.sharded:
             self.updates.gather = self.world.transport.gather_values
         kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
@@ -133,7 +128,6 @@ class Run(Session):
 
     @on_stream
     def begin(self) -> None:
-        """Begin an iteration, at the first module that starts."""
         self.check_open()
         self.look()
         self.attendance.steps += 1
@@ -175,7 +169,7 @@ class Run(Session):
         self.tally.own[self.tally.numbers[parameter.tensor]] = grad is not None
         if grad is None:
             parameter.gradient.zero_()
-        else:
+        elif not self.updates.alone:
             torch.mul(grad if grad.layout == torch.strided else grad.to_dense(), self.scale, out=parameter.gradient)
         self.missing[call].remove(parameter)
         if not self.missing[call]:
@@ -206,11 +200,12 @@ class Run(Session):
     def end(self, tokens: float | None) -> None:
         self.tally.start(tokens)
         self.trainer.end_backward()
+        if self.updates.alone:  # while the user's gradients are there
+            self.trainer.flush()
         self.rest()
 
     @on_stream
     def end_by_user(self) -> None:
-        """Update by the averages that the user has perhaps changed."""
         self.group.arena.read()
         self.updates.step_from_user()
         for bound in self.group.fabric.bound.values():

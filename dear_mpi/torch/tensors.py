@@ -79,15 +79,13 @@ class TorchParameter(Parameter):
 
     def __init__(self, name: str, tensor: Any) -> None:
         self.tensor = tensor
-        self.order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
+        self.strides = torch.empty_like(tensor, device="meta").stride()  # without gaps
+        self.order = sorted(range(tensor.ndim), key=lambda axis: -self.strides[axis])
         value = array_of(tensor.detach().permute(self.order))
         super().__init__(name, value, array_module(value).zeros(value.shape, value.dtype))
 
     def shaped(self, tensor: Any) -> Any:
-        """View a flat tensor in memory order in the parameter's shape."""
-        return tensor.view([self.tensor.shape[axis] for axis in self.order]).permute(
-            [self.order.index(axis) for axis in range(self.tensor.ndim)]
-        )
+        return tensor.as_strided(self.tensor.shape, self.strides)
 
     def flat(self, tensor: Any) -> Any:
         """Return a tensor of the parameter's shape as a flat one in memory order."""
@@ -99,7 +97,7 @@ class TorchParameter(Parameter):
 
     @value.setter
     def value(self, array: Array) -> None:
-        self.tensor.data = self.shaped(tensor_of(array).reshape(-1))
+        self.tensor.data = self.shaped(tensor_of(array))
         self.bound, self.address = array, self.tensor.data_ptr()
 
     @property
@@ -108,4 +106,4 @@ class TorchParameter(Parameter):
 
     @grad.setter
     def grad(self, array: Array) -> None:
-        self.bound_grad, self.gradient = array, self.shaped(tensor_of(array).reshape(-1))
+        self.bound_grad, self.gradient = array, self.shaped(tensor_of(array))

@@ -12,6 +12,7 @@ state; the state of a parameter in several buckets, or shards, is joined by ``co
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import torch
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.torch.tensors import TorchParameter, tensor_of
 
-A, B = slice(48), slice(48, 96)  # matrices of a trial
+MATRIX, HALVES = (6, 8), ((13,), (35,))  # tensors of a trial
 REFUSED = {
     "LBFGS": "looks at all parameters at once and runs the model several times: take another",
     "SparseAdam": "takes sparse gradients, which travel as dense ones: take Adam",
@@ -44,25 +45,29 @@ def scope_of(optimizer: torch.optim.Optimizer) -> str:
     scope = "element"
     with torch.random.fork_rng(devices=[]):
         for group in optimizer.param_groups:
-            alone = trial(optimizer, group, [A])
-            if not torch.equal(alone, trial(optimizer, group, [A, B])):
+            alone = trial(optimizer, group, MATRIX)
+            if not torch.equal(alone, trial(optimizer, group, MATRIX, MATRIX)):
                 raise ValueError(f"optimizer {kind} updates parameters that depend on each other: take another")
             try:
-                if not torch.equal(alone, trial(optimizer, group, [slice(13), slice(13, 48)])):
+                if not torch.equal(alone, trial(optimizer, group, *HALVES)):
                     scope = "tensor"
             except (ValueError, TypeError, RuntimeError, IndexError):  # e.g. Muon refuses vectors
                 scope = "tensor"
     return scope
 
 
-def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], spans: Sequence[slice]) -> Any:
-    """Return 48 elements after three steps with tensors of these elements."""
+def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], *shapes: Sequence[int]) -> Any:
+    """Return the first 48 elements after three steps with tensors of these shapes."""
     device = group["params"][0].device if group["params"] else None
+    sizes = [math.prod(shape) for shape in shapes]
     rows = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device)
     settings = hyper(group)
     if "lr" in settings:  # it may be 0 now
         settings["lr"] = torch.full_like(rate, 0.01) if isinstance(rate := settings["lr"], torch.Tensor) else 0.01
-    values, *grads = ([part(row[span]).clone() for span in spans] for row in rows)
+    rows = rows[:, : sum(sizes)]
+    values, *grads = (
+        [part.clone().view(shape) for part, shape in zip(row.split(sizes), shapes, strict=True)] for row in rows
+    )
     made = another(optimizer, [{**settings, "params": values}])
     for each in grads:
         for value, grad in zip(values, each, strict=True):
@@ -70,10 +75,6 @@ def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], spans: Seq
         with torch.no_grad():
             made.step()
     return torch.cat([value.flatten() for value in values])[:48]
-
-
-def part(elements: Any) -> Any:
-    return elements.view(6, 8) if len(elements) == 48 else elements
 
 
 def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +87,6 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_of(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Return the hyperparameters that are plain values."""
     plain = (bool, int, float, str, tuple, torch.Tensor)
     return str([[value for value in group.values() if isinstance(value, plain)] for group in groups])
 
@@ -119,14 +119,15 @@ class Piece:
     def complete(self) -> bool:
         return bool(self.stop - self.start == self.key.numel())
 
-    def average(self, factor: float) -> Any:
-        """Return the averaged gradient, times a factor."""
+    def average(self, factor: float, *, alone: bool) -> Any:
+        if alone and self.key.grad is not None:
+            own = self.of(self.key.grad.to_dense())
+            return own if factor == 1 else own * factor
         if self.sent is not self.grad:
             self.grad.copy_(self.sent)
         return self.grad if factor == 1 else self.grad.mul_(factor)
 
     def of(self, whole: Any) -> Any:
-        """Return this piece's part of a tensor of the parameter's shape."""
         return whole if self.complete else self.parameter.flat(whole)[self.start : self.stop]
 
 
@@ -144,7 +145,6 @@ class Instance:
         self.take_state()
 
     def take_state(self) -> None:
-        """Take this instance's part of the user's state."""
         for piece in self.pieces:
             state = self.updates.optimizer.state[piece.key]
             if not piece.complete:
@@ -156,7 +156,7 @@ class Instance:
         updates = self.updates
         updates.wait()
         for piece in self.pieces:
-            grad, own = piece.average(factor * updates.factor), piece.key.grad
+            grad, own = piece.average(factor * updates.factor, alone=updates.alone), piece.key.grad
             if not updates.handing_over:
                 piece.tensor.grad = None if piece.key in updates.unused else grad
             elif own is not None:
@@ -180,6 +180,7 @@ class UserUpdates(Optimizer):
         groups: the hyperparameters of the user's groups at the last ``step()``.
         factor, unused: of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
         handing_over: whether averages go to the user (``synchronize``) in place of an update.
+        alone: whether this rank's gradients are the averages, which are then used where autograd left them.
         wrapped: the trained parameters.
         gather: gathers a value from all ranks, if each updates only its shards.
     """
@@ -195,23 +196,18 @@ class UserUpdates(Optimizer):
         self.instances: dict[tuple[int, int], Instance] = {}
         self.wrapped: dict[Any, TorchParameter] = {}
         self.gather: Callable[[Any], Sequence[Any]] | None = None
-        self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
+        self.factor, self.unused, self.handing_over, self.alone = 1.0, frozenset[Any](), False, False
         self.wait: Callable[[], None] = lambda: None
         self.take()
 
     def take(self) -> None:
-        """Take the current hyperparameters of the user's groups."""
         self.groups = [hyper(group) for group in self.optimizer.param_groups]
 
     def update(self, *args: Any) -> None:
         raise TypeError("the updates of a user's optimiser are made by bucket")
 
     def bind(self, bucket: Any) -> list[Instance]:
-        """Return the update of a bucket's own part: an instance of the user's class on views into the flat buffer.
-
-        Args:
-            bucket: a ``BoundBucket``.
-        """
+        """Return the update of a bucket's own part: an instance of the user's class on views into the flat buffer."""
         arena, own = bucket.arena, bucket.arena.shards.own(bucket.bucket)
         layout, pieces = arena.layout, []
         for number in layout.tensors(own.start, own.stop):
@@ -262,7 +258,6 @@ class UserUpdates(Optimizer):
                 yield piece, instance.optimizer.state[piece.tensor]
 
     def begin_cut(self) -> None:
-        """Prepare for other buckets."""
         self.collect()
         self.instances.clear()
 
@@ -280,7 +275,6 @@ def joined(parts: Sequence[dict[str, Any]], parameter: TorchParameter) -> dict[s
 
 
 def part_of(value: Any, piece: Piece) -> Any:
-    """Return a piece's part of a value of the state, in its own memory."""
     if not isinstance(value, torch.Tensor):
         return copy.copy(value)
     return (piece.of(value) if value.ndim else value).clone()

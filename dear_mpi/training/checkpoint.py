@@ -11,7 +11,6 @@ per-rank arrays are shared out: compression errors keep their sum, optimiser sta
 which has a checksum of each array. The previous checkpoint stays as FILE.old.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,9 +28,9 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
-from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.parameters import sha256
 from dear_mpi.training.group import WorkerGroup
 
 FORMAT = 1
@@ -103,14 +102,6 @@ def check(about: About, arrays: Mapping[str, Array], arena: Arena, parameters: I
     begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept, range(len(shapes))))
     if begun and about.updates == 0:
         raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
-
-
-def sha256(arrays: Iterable[Array]) -> str:
-    """Return the SHA-256 of the bytes of some arrays, in order."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
-    return digest.hexdigest()
 
 
 def frozen_sha256(parameters: Iterable[Parameter]) -> str:
@@ -226,6 +217,8 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         if f"line.{name}" in (*about.own, *about.equal):
             fill_own(f"line.{name}", buffer, 1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
+    from dear_mpi.reporting.terminal import note  # the rest of a session prints nothing
+
     own = [name for name in about.own if name in saved]
     if own and about.ranks != transport.size:
         sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name.startswith("line.")]

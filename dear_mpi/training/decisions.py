@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.costs import Costs, whole_cost
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.flat_buffer.bucket import Cut
 from dear_mpi.training.flat_buffer.owners import MEASURED, measured
-from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fused, is_by_time
+from dear_mpi.training.fusion import USUAL, PassTimes, Tuning, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.tuning import Tuning, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
+
+if TYPE_CHECKING:
+    from dear_mpi.training.profiler import Profiler
 
 TIMED = 2  # iterations, after the first one
 
@@ -72,7 +72,11 @@ class Decisions:
         if fusion == "own" and len(schedules) > 1:
             raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
         foresees = any(schedule.foresees for schedule in schedules.values())
-        tuning = tuning_of(group, fusion, before=(1 + TIMED) * foresees)
+        tuning = None
+        if fusion.partition(":")[0] in ("auto", "bo"):
+            from dear_mpi.training.tuning import tuning_of  # few sessions tune
+
+            tuning = tuning_of(group, fusion, before=(1 + TIMED) * foresees)
         policy = own_fusion(fusion, next(iter(schedules.values()))) if tuning is None else tuning.fusion
         check_file(policy)
         late = is_by_time(policy)
@@ -137,6 +141,8 @@ class Decisions:
             self.weighing, self.tuning.over = False, True
             self.fusion = USUAL if self.by_time else self.tuning.fusion
             self.waiting, self.by_time = {} if self.by_time else self.waiting, None
+            from dear_mpi.reporting.terminal import note
+
             left = f"too few iterations are left, {iterations - done}: {said}"
             note(self.group.world, f"{left}; the run goes on with fusion {self.fusion}")
         return {}
@@ -152,6 +158,8 @@ class Decisions:
         elif name in self.waiting:
             profiler = self.waiting[name]
             if profiler is None:
+                from dear_mpi.training.profiler import Profiler  # few schedules wait
+
                 self.waiting[name] = Profiler(self.group, name)
                 return
             profiler.note()

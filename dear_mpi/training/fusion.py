@@ -14,6 +14,7 @@ returns the seconds of an all-reduce of ``nbytes`` bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import index
@@ -253,3 +254,31 @@ def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Group
         last = len(layers) - (count - number)  # each later bucket needs a layer
         cuts.append(min(range(cuts[-1] + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal)))
     return [layers[begin:end] for begin, end in pairwise(cuts)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    fusion: str
+    seconds: float  # of an iteration
+
+
+class Tuning:
+    """Tune the fusion while a session trains; this base class leaves it unchanged.
+
+    Attributes:
+        fusion: the policy of the first buckets.
+        needs: iterations until it is over.
+        trials: completed trials, in order, equal on all ranks.
+        schedule: the tuned one, the first that runs.
+        over: whether the fusion is final.
+    """
+
+    schedule: str | None = None
+    over = True
+
+    def __init__(self, fusion: str, needs: int = 0) -> None:
+        self.fusion, self.needs = fusion, needs
+        self.trials: list[Trial] = []
+
+    def look(self, name: str) -> str | None:
+        """Count an iteration of the tuned schedule; return the next cut, if any. Collective."""

@@ -5,10 +5,13 @@ transport -> engine -> fabric    the plans of collectives
 schedules -> trainers            one for each, on the same model and the same buckets
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,9 +34,11 @@ from dear_mpi.training.flat_buffer.owners import Ownership, Weights
 from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of, of_tensors
 from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options
-from dear_mpi.training.plan_cost import WirePrices
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Model, Trainer
+
+if TYPE_CHECKING:
+    from dear_mpi.training.plan_cost import WirePrices
 
 PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
@@ -115,7 +120,6 @@ class WorkerGroup:
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
         self.plans.callback(self.fabric.free)
-        self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
             self.fabric.judge(options.statistics(self.loss_scale))
@@ -125,6 +129,13 @@ class WorkerGroup:
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }
+
+    @cached_property
+    def prices(self) -> WirePrices:
+        """Return the prices of collectives, once measured."""
+        from dear_mpi.training.plan_cost import WirePrices  # few sessions ask
+
+        return WirePrices(self.fabric)
 
     def begun(self, name: str) -> tuple[Schedule, Rules]:
         """Return a schedule on these buckets with its plans, and its rule book. Collective."""

@@ -30,10 +30,10 @@ from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
-from dear_mpi.training.checkpoint import read, restore, sha256, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.fabric.live import checksum
+from dear_mpi.training.flat_buffer.parameters import sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log import Times
 from dear_mpi.training.options import Options
@@ -178,22 +178,30 @@ class Session:
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
+        from dear_mpi.training.checkpoint import snapshot  # few sessions keep their state
+
         self.check_alike("state")
         return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
+        from dear_mpi.training.checkpoint import restore
+
         self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
+        from dear_mpi.training.checkpoint import snapshot, write
+
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
         by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""
+        from dear_mpi.training.checkpoint import read, restore
+
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
         by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))

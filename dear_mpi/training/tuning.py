@@ -20,8 +20,7 @@ Source: Jones, Schonlau, Welch, Efficient global optimization, 1998; Zhang et al
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
 from math import log2
 from statistics import median
@@ -31,7 +30,7 @@ import numpy as np
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.reporting.units import parse_bytes, plural
 from dear_mpi.training.flat_buffer.bucket import Layout
-from dear_mpi.training.fusion import USUAL, borders, fused
+from dear_mpi.training.fusion import USUAL, Trial, Tuning, borders, fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.profiler import WARM, Profiler
 from dear_mpi.training.virtual_trainer import predict
@@ -51,12 +50,6 @@ START = parse_bytes(USUAL)
 PER_OCTAVE = 32
 UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 DIGITS = 3
-
-
-@dataclass(frozen=True)
-class Trial:
-    fusion: str
-    seconds: float  # of an iteration
 
 
 class Search:
@@ -110,28 +103,6 @@ class Search:
         octaves = [{"octave": self.octaves[fusion]} for fusion in untried]
         mean, deviation = process.predict(octaves, return_std=True)
         return untried[int(np.argmax(improvement.base_acq(mean, deviation)))]
-
-
-class Tuning:
-    """Tune the fusion while a session trains; this base class leaves it unchanged.
-
-    Attributes:
-        fusion: the policy of the first buckets.
-        needs: iterations until it is over.
-        trials: completed trials, in order, equal on all ranks.
-        schedule: the tuned one, the first that runs.
-        over: whether the fusion is final.
-    """
-
-    schedule: str | None = None
-    over = True
-
-    def __init__(self, fusion: str, needs: int = 0) -> None:
-        self.fusion, self.needs = fusion, needs
-        self.trials: list[Trial] = []
-
-    def look(self, name: str) -> str | None:
-        """Count an iteration of the tuned schedule; return the next cut, if any. Collective."""
 
 
 class ByTrials(Tuning):
@@ -206,17 +177,14 @@ class ByPrediction(Tuning):
         return fewest_buckets(self.trials, layout)
 
 
-TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {"bo": ByTrials, "auto": ByPrediction}
-
-
-def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning | None:
-    """Return the tuner that a fusion asks for, or None. Not collective.
+def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning:
+    """Return the tuner that ``bo...`` or ``auto`` asks for. Not collective.
 
     ``before`` is the number of iterations from a cut until schedules have decided their order. Raises ValueError if the
     fusion cannot be read, or does not suit the model.
     """
-    kind = TUNINGS.get(policy.partition(":")[0])
-    return None if kind is None else kind(group, policy, before=before)
+    kind = ByTrials if policy.startswith("bo") else ByPrediction
+    return kind(group, policy, before=before)
 
 
 def asked(policy: str) -> tuple[int, int]:

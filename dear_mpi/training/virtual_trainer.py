@@ -18,7 +18,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE
 from dear_mpi.collectives.program import user_file
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.models.synthetic import NoLoss
+from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, Sequenced

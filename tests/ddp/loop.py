@@ -50,7 +50,7 @@ class SleepingModule(nn.Module):
 
 def sleeping(modules, *, forward_s, backward_s):
     """The modules of a model, which share its times as our layers do."""
-    compute_time = ComputeTime("sleep")
+    compute_time = ComputeTime()
     return [
         SleepingModule(module, compute_time, forward_s * ahead, backward_s * back)
         for module, ahead, back in zip(modules, *shares_of(modules), strict=True)

@@ -6,9 +6,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (our extra 'torch')")
 
 import dear_mpi.torch as dear  # noqa: E402
+from dear_mpi.bench.backends import gloo_group  # noqa: E402
+from dear_mpi.collectives import transport_of  # noqa: E402
+from dear_mpi.ranks.world import World  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
 from tests.torch.models import values  # noqa: E402
+from tests.torch.test_random import SEEDS, Case  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -46,3 +50,20 @@ def test_one_rank_alone_saves_what_is_up_to_date(comm, agree, update):
             comm.Barrier()
     alike = all(torch.equal(each, module.state_dict()[key]) for key, each in kept.items())
     agree(alike, "the parameters that were saved are those at the end")
+
+
+def test_random_combinations_end_as_under_ddp(comm, agree):
+    with gloo_group(World(transport_of(comm))):
+        for seed in SEEDS:
+            case = Case(seed, comm.size)
+            module, optimizer = case.begin()
+            model = torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+            divisor = sum(case.rows) / case.size if case.weighted else 1
+            case.train(model, optimizer, [comm.rank], divisor=divisor, clip=case.options.get("clip"))
+            found = case.ours(comm, comm.rank)
+            try:
+                case.check(found, module)
+                said = ""
+            except AssertionError as error:
+                said = f"seed {seed}: {error}"
+            agree(not said, said)

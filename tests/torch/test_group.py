@@ -157,4 +157,4 @@ def test_a_callback_that_never_returns_is_reported(monkeypatch):
         group.shutdown()
 
     run_loopback(1, body)
-    assert "has waited 0.5 s for a callback of torch.distributed: callback (test_group.py:" in said[0]
+    assert "has waited 0.5 s for all ranks: a callback of torch.distributed, in callback (test_group.py:" in said[0]

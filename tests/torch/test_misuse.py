@@ -398,3 +398,15 @@ def test_misuse(misuse, message, options):
             misuse(transport, own, lambda kind="sgd": wrapped(transport, own, kind, **options))
 
     run_loopback(2, body)
+
+
+def test_a_cuda_graph_is_refused(monkeypatch):
+    def body(transport):
+        (own,) = alike("branches", 1)
+        with wrapped(transport, own):
+            for name in ("is_initialized", "is_current_stream_capturing"):
+                monkeypatch.setattr(torch.cuda, name, lambda: True)
+            with pytest.raises(ValueError, match="a CUDA graph cannot repeat messages"):
+                loss_of(own, 0, 0)
+
+    run_loopback(1, body)

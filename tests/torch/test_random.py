@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+from contextlib import nullcontext
 
 import pytest
 
@@ -97,51 +98,69 @@ def batch(iteration, part, rank, rows):
     return x, torch.randint(CLASSES, (rows,), generator=generator)
 
 
+class Case:
+    """A model, an optimiser, options and batches, drawn from a seed, on so many ranks (drawn as well if 0)."""
+
+    def __init__(self, seed, size=0):
+        draw = random.Random(seed)
+        self.size = size or draw.randint(1, 5)
+        torch.manual_seed(seed)
+        self.template = Random(draw).double()
+        self.make, self.choice = draw.choice(OPTIMIZERS), draw.randrange(1 << 30)
+        self.options, weighted = options_of(draw), draw.random() < 0.3
+        self.parts = self.options.get("accumulate", 1)
+        self.rows = [1 + draw.randrange(4) for _ in range(self.size)] if weighted else [3] * self.size
+        self.weighted = weighted
+
+    def begin(self):
+        """A module, its optimiser, and a scheduler."""
+        module, draw = copy.deepcopy(self.template), random.Random(self.choice)
+        return module, self.make(groups_of(module, draw), draw)
+
+    def loss(self, module, iteration, part, rank):
+        x, y = batch(iteration, part, rank, self.rows[rank])
+        return functional.cross_entropy(module(x), y, reduction="sum" if self.weighted else "mean")
+
+    def train(self, module, optimizer, ranks, *, divisor=1, clip=None, **step):
+        """Steps with the losses of these ranks, over a divisor."""
+        rate = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+        for iteration in range(STEPS):
+            optimizer.zero_grad()
+            for part in range(self.parts):
+                last = part == self.parts - 1
+                with nullcontext() if last or not hasattr(module, "no_sync") else module.no_sync():
+                    for rank in ranks:
+                        (self.loss(module, iteration, part, rank) / divisor).backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(module.parameters(), clip)
+            optimizer.step(**step)
+            rate.step()
+
+    def ours(self, comm, rank):
+        """Collective: the module after steps of a DistributedOptimizer."""
+        module, optimizer = self.begin()
+        with wrapped(comm, module, optimizer, **self.options) as optimizer:
+            self.train(module, optimizer, [rank], **({"tokens": self.rows[rank]} if self.weighted else {}))
+        return module
+
+    def check(self, found, wanted):
+        """Whether two modules are the same but for rounding in fp64."""
+        for (name, one), other in zip(found.state_dict().items(), wanted.state_dict().values(), strict=True):
+            error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-3))
+            assert error < 1e-12, (name, error, self.options)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_combinations(seed):
-    draw = random.Random(seed)
-    size = draw.randint(1, 5)
-    torch.manual_seed(seed)
-    template = Random(draw).double()
-    make, choice = draw.choice(OPTIMIZERS), draw.randrange(1 << 30)
-    options, weighted = options_of(draw), draw.random() < 0.3
-    parts = options.get("accumulate", 1)
-    rows = [1 + draw.randrange(4) * weighted for _ in range(size)] if weighted else [3] * size
-    *models, alone = (copy.deepcopy(template) for _ in range(size + 1))
-
-    def new(module):
-        own = random.Random(choice)
-        return make(groups_of(module, own), own)
-
-    def loss_of(module, iteration, part, rank):
-        x, y = batch(iteration, part, rank, rows[rank])
-        return functional.cross_entropy(module(x), y, reduction="sum" if weighted else "mean")
-
-    plain = new(alone)
-    rate = torch.optim.lr_scheduler.ExponentialLR(plain, 0.8)
-    for iteration in range(STEPS):
-        plain.zero_grad()
-        for part in range(parts):
-            for rank in range(size):
-                (loss_of(alone, iteration, part, rank) / (sum(rows) if weighted else size)).backward()
-        if "clip" in options:
-            nn.utils.clip_grad_norm_(alone.parameters(), options["clip"])
-        plain.step()
-        rate.step()
+def test_random_combinations_end_as_on_one_process(seed):
+    case = Case(seed)
+    alone, plain = case.begin()
+    divisor = sum(case.rows) if case.weighted else case.size
+    case.train(alone, plain, range(case.size), divisor=divisor, clip=case.options.get("clip"))
+    models = {}
 
     def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, new(own), **options) as optimizer:
-            rate = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
-            for iteration in range(STEPS):
-                optimizer.zero_grad()
-                for part in range(parts):
-                    loss_of(own, iteration, part, transport.rank).backward()
-                optimizer.step(**({"tokens": rows[transport.rank]} if weighted else {}))
-                rate.step()
-        return bits(own)
+        models[transport.rank] = case.ours(transport, transport.rank)
+        return bits(models[transport.rank])
 
-    same(size, body)
-    for (name, found), wanted in zip(models[0].state_dict().items(), alone.state_dict().values(), strict=True):
-        error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3))
-        assert error < 1e-12, (name, error, options)
+    same(case.size, body)
+    case.check(models[0], alone)

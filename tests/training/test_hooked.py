@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.models.synthetic import NoLoss
+from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric

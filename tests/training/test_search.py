@@ -35,6 +35,7 @@ from dear_mpi.training.tuning import (
     START as USUAL_START,
 )
 from dear_mpi.training.virtual_trainer import VirtualTrainer
+from tests.training_checks import EVERY
 
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
 NETWORKS = ("10gbit,50us", "25gbit,200us")
@@ -109,6 +110,7 @@ class Problem:
 
 
 PROBLEMS = [Problem(model, network) for network in NETWORKS for model in MODELS]
+PROBLEMS = PROBLEMS if EVERY else PROBLEMS[::4]
 
 SIZES = [1 << power for power in range(18, 30)]
 START = 1 << 24

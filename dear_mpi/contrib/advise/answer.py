@@ -1,7 +1,4 @@
-"""Predict a script's iteration on given ranks and a network: under its DDP, and under our schedules.
-
-It uses the predictor of ``simulate``. Each of our schedules counts with its fastest predicted fusion.
-"""
+"""Predict a script's iteration on given ranks and a network: under its DDP, and our schedules at their best fusion."""
 
 from __future__ import annotations
 
@@ -17,17 +14,13 @@ from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
-PAYS = 0.01  # of an iteration: compression that gains less does not pay
-SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second: the search range of ``pays_below``
+PAYS = 0.01  # least gain of compression, of an iteration
+SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second
 
 
 @dataclass(frozen=True)
 class Row:
-    """Hold a line of the answer.
-
-    Attributes:
-        iteration_s: the sum over parts, if DDP sends each part of a batch.
-    """
+    """``iteration_s``: the sum over parts, if DDP sends each part of a batch."""
 
     name: str
     simulated: Simulated
@@ -36,16 +29,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer for one number of ranks.
-
-    Attributes:
-        ddp: as in the script, or with PyTorch's defaults.
-        unsynced: DDP with ``no_sync``, if the script does not use it.
-        ours: the fastest row of each of our schedules, fastest first.
-        coded: our fastest row with compression.
-        twice_s: seconds of our fastest row with twice the bandwidth.
-        pays_below: bits per second below which compression pays, regardless of the network's bandwidth; 0 if never,
-        infinity if at all tried bandwidths.
+    """Attributes:
+    ddp: as in the script, or with PyTorch's defaults.
+    unsynced: DDP with ``no_sync``, if the script does not use it.
+    ours: the fastest row of each schedule, fastest first.
+    coded: our fastest row with compression.
+    twice_s: our fastest row with twice the bandwidth.
+    pays_below: bits per second below which compression pays; 0: never, infinity: at all tried bandwidths.
     """
 
     observation: Observation
@@ -67,18 +57,14 @@ class Answer:
 
     @property
     def reduce_s(self) -> float:
-        """Return the seconds of an all-reduce of all gradients in DDP's buckets, without compute."""
+        """All-reduces of all gradients in DDP's buckets, without compute."""
         return sum(self.ddp.simulated.base.network_s.values())
 
 
 def answer(
     observation: Observation, settings: Settings, progress: Callable[[str], object] = lambda note: None
 ) -> list[Answer]:
-    """Answer for each number of ranks in the settings; their profile must be the observation's.
-
-    Raises:
-        ValueError: as for ``simulate``.
-    """
+    """Answer for each number of ranks, with the observation's profile in ``settings``. ValueError: as ``simulate``."""
     return [of_ranks(observation, replace(settings, ranks=(ranks,)), progress) for ranks in settings.ranks]
 
 
@@ -121,16 +107,12 @@ def one(settings: Settings, schedule: str, fusion: str) -> Simulated:
 
 
 def bucket_policy(observation: Observation) -> str:
-    """Return DDP's buckets with the script's settings."""
     wrapped = observation.observed.wrapped
     return "ddp" if wrapped is None or wrapped.bucket_bytes is None else f"ddp:{wrapped.bucket_bytes}B"
 
 
 def of_ddp(settings: Settings, observation: Observation) -> Row:
-    """Predict DDP with the script's settings.
-
-    With accumulation but without ``no_sync``, each part is an iteration without an update.
-    """
+    """With accumulation but without ``no_sync``, each part is an iteration without an update."""
     wrapped, policy, profile = observation.observed.wrapped, bucket_policy(observation), settings.profile
     if profile is None or profile.accumulate == 1 or wrapped is None or not wrapped.synced:
         return row("DDP", one(settings, "ddp", policy))
@@ -141,7 +123,6 @@ def of_ddp(settings: Settings, observation: Observation) -> Row:
 
 
 def part_of(profile: Profile) -> Profile:
-    """Return the profile of one part of an accumulated batch."""
     parts = profile.accumulate
     uses = tuple(
         replace(use, forward_s=use.forward_s / parts, backward_s=use.backward_s / parts) for use in profile.uses
@@ -150,29 +131,25 @@ def part_of(profile: Profile) -> Profile:
 
 
 def rewired_s(row: Row, factor: float) -> float:
-    """Return the seconds of an iteration if each byte takes ``factor`` times as long."""
+    """Seconds of an iteration if each byte takes ``factor`` times as long."""
     scenario, case = row.simulated.scenario, case_of(row.simulated)
     return seconds_of(scenario.rewired(beta=factor), *case)
 
 
 def case_of(simulated: Simulated) -> tuple[str, type[Schedule], str]:
-    """Return the name and class of the schedule, and the fusion."""
     name = str(simulated.row["schedule"])
     return name, simulated.scenario.settings.kinds[name], str(simulated.row["fusion"])
 
 
 def bandwidth(simulated: Simulated) -> float:
-    """Return a link's bits per second, between hosts if these differ; infinity if bytes cost nothing."""
+    """A link's bits per second, between hosts if these differ; infinity if bytes cost nothing."""
     network = simulated.scenario.machine.network
     beta = (network.between or network).beta
     return 8 / beta if beta else math.inf
 
 
 def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
-    """Return the bits per second below which compression pays, each side with its best buckets there.
-
-    It bisects between a slow network, on which compression pays, and a fast one.
-    """
+    """Bisect the bits per second below which compression pays, each side with its best buckets there."""
     now = bandwidth(plain[0])
 
     def pays(bits: float) -> bool:
@@ -190,13 +167,12 @@ def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
 
 
 def least_s(rows: Sequence[Simulated], factor: float) -> float:
-    """Return the seconds of the fastest of one scenario's rows if each byte takes ``factor`` times as long."""
+    """Seconds of the fastest row if each byte takes ``factor`` times as long."""
     scenario = rows[0].scenario.rewired(beta=factor)
     return min(seconds_of(scenario, *case_of(each)) for each in rows)
 
 
 def traced(rows: Sequence[Row]) -> list[Simulated]:
-    """Simulate the rows again and keep the log of the last iterations, for a picture."""
     found = []
     for each in rows:
         prediction = each.simulated.scenario.predict(*case_of(each.simulated), traced=True)

@@ -1,4 +1,4 @@
-"""Assemble an observation from watched iterations: a profile of one rank, with parts that add up."""
+"""Assemble an observation: a profile of one rank, with parts that add up."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.profile import Profile, Tensor, Use
 
 USUAL_DTYPE = "fp32"
-MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise and must not be taken from layers
+MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise
 
 
 def assemble(watched: Watched) -> Observation:
-    """Assemble an observation. Raises ValueError if no gradient came, or a batch has too many parts."""
+    """Raise ValueError if no gradient came, or a batch has too many parts."""
     iterations = usual(watched.watched)
     first, plain_s = iterations[0], sorted(watched.plain_s)
     if not first.came or not first.order:
@@ -71,7 +71,7 @@ def assemble(watched: Watched) -> Observation:
 
 
 def tensors_of(tensors: Sequence[Seen], first: Divided) -> dict[int, list[int]]:
-    """Return the tensors of each layer call; unassigned tensors go to the call during which their gradient came."""
+    """Return the tensors of each layer call; unassigned ones go to the call during which their gradient came."""
     found: dict[int, list[int]] = {use: [] for use in first.order}
     for number in sorted(first.came):
         came = first.came[number] if first.came[number] in found else first.order[0]

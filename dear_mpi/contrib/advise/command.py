@@ -1,5 +1,3 @@
-"""Define the command ``dear-mpi advise``."""
-
 from pathlib import Path
 
 from dear_mpi.cli.files import check_files, try_files, written_by
@@ -13,7 +11,7 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.timeline import TimelineFiles
 from dear_mpi.simulate.settings import Settings
 
-STEPS = 7  # per number of ranks, for the progress bar
+STEPS = 7  # of progress, per number of ranks
 SCRIPT = "Unchanged PyTorch script, or FILE.json of --save."
 GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ranks_per_core")
 TABLE = flags_of(Settings)

@@ -1,9 +1,7 @@
 """Divide watched iterations into layer calls forward and backward, the optimiser, and the rest.
 
-The time between two events belongs to the activity that began at the first, so all parts add up to the iteration. In
-the forward pass a layer gets the time until the next one begins, including operations between them in a larger module
-(a sum, a function). In the backward pass it gets the time from its output's gradient to the output gradient of the
-layer before it.
+The time between two events belongs to the activity that began at the first. Forward, a layer's time lasts until the
+next one begins; backward, from its output's gradient to that of the layer before it.
 """
 
 from collections import Counter, defaultdict
@@ -15,16 +13,15 @@ from statistics import fmean
 from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE, Mark
 
 FORWARD, BACKWARD, UPDATE, BEFORE, LOSS, AFTER = "forward", "backward", "update", "before", "loss", "after"
-Owner = tuple[str, int]  # the owner of the time, and the number of the layer call
+Owner = tuple[str, int]  # activity and layer call
 
 
 @dataclass
 class Divided:
-    """Hold a divided iteration; ``parts`` is its number of backward passes.
-
-    Attributes:
-        order: layer calls by their first begin.
-        came: for each tensor with a gradient, the layer call during whose backward pass it came.
+    """Attributes:
+    parts: the number of backward passes.
+    order: layer calls by their first begin.
+    came: for each tensor with a gradient, the layer call during whose backward pass it came.
     """
 
     seconds: defaultdict[Owner, float] = field(default_factory=lambda: defaultdict(float))
@@ -35,7 +32,7 @@ class Divided:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """Return the key that iterations must share to be averaged."""
+        """The key of iterations that may be averaged."""
         return tuple(self.order), self.parts, frozenset(self.came)
 
     @property
@@ -65,29 +62,25 @@ def divide(marks: Sequence[Mark]) -> Divided:
                 mark.kind, owner
             )
         seconds = after.at_s - mark.at_s
-        if mark.kind == INSIDE:  # a module's work before its first layer counts for that layer
+        if mark.kind == INSIDE:  # a module's earlier work counts for its first layer
             pending, owner = seconds, (BEFORE, 0)
             continue
         found.seconds[owner] += seconds + pending
         found.marks[owner] += 1
         pending = 0.0
-    # Calls that ran forward before the iteration began are placed by the backward pass.
+    # Calls that ran forward before the iteration, in backward order.
     found.order[:0] = [use for use in dict.fromkeys(reversed(backs)) if use not in found.order]
     return found
 
 
 def usual(watched: Sequence[Sequence[Mark]]) -> list[Divided]:
-    """Return the iterations that match the most common key."""
     divided = [divide(marks) for marks in watched]
     most, _ = Counter(each.alike for each in divided).most_common(1)[0]
     return [each for each in divided if each.alike == most]
 
 
 def means(iterations: Sequence[Divided], hook_s: float) -> dict[Owner, float]:
-    """Return means over the half of the iterations with middle lengths, so that they add up.
-
-    ``hook_s`` seconds per event are subtracted for the hooks.
-    """
+    """Return means over the half of iterations of middle length, less ``hook_s`` seconds per event."""
     ordered = sorted(iterations, key=lambda each: each.length_s)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]

@@ -1,7 +1,4 @@
-"""Hold an observed script: a profile for ``simulate``, and more facts for the answer.
-
-As JSON it is a profile whose key ``observed`` has these facts.
-"""
+"""Hold an observed script: as JSON a profile for ``simulate``, with ``Observed`` under the key ``observed``."""
 
 import json
 import math
@@ -21,17 +18,15 @@ KEY = "observed"
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Hold the facts outside the profile.
-
-    Attributes:
-        iteration_s: the median of unwatched iterations.
-        low_s, high_s: their quartiles.
-        watched_s: the median of watched iterations, including the hooks.
-        before_s, loss_s, after_s: the parts of the profile's rest: before the forward pass (data, zeroed gradients),
+    """Attributes:
+    iteration_s: the median of unwatched iterations.
+    low_s, high_s: their quartiles.
+    watched_s: the median of watched iterations, including the hooks.
+    before_s, loss_s, after_s: the parts of the profile's rest: before the forward pass (data, zeroed gradients),
         between both passes, after the backward pass without the optimiser.
-        wrapped: DDP's settings, if the script uses it.
-        threads: of PyTorch.
-        notes: facts that could not be observed.
+    wrapped: DDP's settings, if the script uses it.
+    threads: of PyTorch.
+    notes: facts that could not be observed.
     """
 
     iteration_s: Seconds
@@ -48,21 +43,16 @@ class Observed:
 
 @dataclass(frozen=True)
 class Kept:
-    """Hold the part of a file that is not the profile, by ``KEY``."""
-
     observed: Observed
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Hold the observation of a script on one rank."""
-
     profile: Profile
     observed: Observed
 
     @property
     def sum_s(self) -> float:
-        """Return the profile's seconds of an iteration: layers, updates and the rest."""
         return sum(self.profile.passes_s) + self.update_s + self.profile.rest_s
 
     @property
@@ -70,14 +60,12 @@ class Observation:
         return self.profile.update_s_per_element * elements(self.profile)
 
     def write(self, path: Path) -> None:
-        """Write the observation. Raises ValueError if that fails."""
         content: dict[str, Any] = asdict(self.profile) | {KEY: asdict(self.observed)}
         with replacing("--save", path) as file:
             file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def elements(profile: Profile) -> int:
-    """Return the number of trained elements."""
     shapes = {tensor.key: tensor.shape for use in profile.uses for tensor in use.tensors}
     return sum(map(math.prod, shapes.values()))
 

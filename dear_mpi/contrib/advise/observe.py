@@ -1,5 +1,3 @@
-"""Make an observation from a script, or from the file of an earlier observation."""
-
 import ctypes
 import os
 import signal
@@ -27,7 +25,7 @@ GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
 def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS) -> Observation:
-    """Run the script, or read the file.
+    """Run the script, or read an earlier observation.
 
     Raises:
         ValueError: there is no such file; PyTorch is missing; or as for ``watch`` and ``read_observation``.
@@ -39,7 +37,7 @@ def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS
         if arguments:
             raise ValueError(f"{str(script)!r} was observed before: it takes no arguments, as {arguments[0]!r}")
         return read_observation(script)
-    if find_spec("torch") is None:  # PyTorch is optional
+    if find_spec("torch") is None:
         advice = "pip install torch; or give FILE.json, which advise --save wrote elsewhere"
         raise ValueError(f"advise runs scripts of PyTorch, which is not installed: {advice}")
     return assemble(watch(script, arguments, iterations))
@@ -48,7 +46,7 @@ def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS
 def watch(script: Path, arguments: Sequence[str], iterations: int) -> Watched:
     """Run the script in a separate process until enough iterations were watched.
 
-    If a script reads a launcher's variables and fails without them, it runs again as ``torchrun`` would start one rank.
+    If it reads a launcher's variables and fails without them, it runs again as ``torchrun`` would start one rank.
 
     Raises:
         ValueError: it failed (its traceback is on standard error), or trained nothing visible, or too few iterations.
@@ -76,7 +74,6 @@ def named(script: Path) -> str:
 
 
 def outcome_of(script: Path, arguments: Sequence[str], iterations: int, job: Mapping[str, str]) -> Outcome:
-    """Run the script in a separate process with these variables, and wait for its end."""
     with tempfile.TemporaryDirectory(prefix="dear-mpi-advise-") as folder:
         path = Path(folder) / "outcome.json"
         given = [str(path), str(iterations), str(script), *arguments]
@@ -91,7 +88,7 @@ def outcome_of(script: Path, arguments: Sequence[str], iterations: int, job: Map
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """End the processes started in the block, and their children, if on Linux, where this process adopts orphans."""
+    """End the processes started in the block, and on Linux their children, which this process adopts."""
     if sys.platform != "linux":
         yield
         return
@@ -102,9 +99,9 @@ def ending_children() -> Iterator[None]:
     finally:
         begin, sent = time.monotonic(), set[tuple[int, signal.Signals]]()
         while (started := children() - before) and (waited_s := time.monotonic() - begin) < 2 * GRACE_S:
-            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some processes count them
+            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some processes count
             for process in started:
-                with suppress(OSError):  # it has just ended
+                with suppress(OSError):
                     if (process, how) not in sent:
                         sent.add((process, how))
                         os.kill(process, how)
@@ -116,14 +113,13 @@ def ending_children() -> Iterator[None]:
 def children() -> set[int]:
     found = set[int]()
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):
             if int(file.read_text("utf-8", "replace").rpartition(")")[2].split()[1]) == os.getpid():
                 found.add(int(file.parent.name))
     return found
 
 
 def watched_in(outcome: Outcome) -> Watched:
-    """Return the observations of a script. Raises ValueError if it failed, after its traceback."""
     print(outcome.trace, end="", file=sys.stderr)
     if outcome.watched is None:
         raise ValueError(outcome.failed)

@@ -1,7 +1,6 @@
 """Hold the raw observations of a PyTorch script: events and trainable tensors. PyTorch is not needed here.
 
-An iteration reaches from the end of one optimiser step to the end of the next. Its events divide it without gaps, so
-the times between them add up:
+An iteration reaches from the end of one optimiser step to the end of the next; events divide it without gaps:
 
     begin | inside use 0 use 1 ... outside | back 1 ready 1 ready 0 back 0 ... end | step stepped
             forward                 the loss  backward                               the optimiser
@@ -14,21 +13,21 @@ from typing import NamedTuple
 # Kinds of events.
 BEGIN = "begin"  # the previous iteration ended
 INSIDE = "inside"  # the outermost module begins
-USE = "use"  # a layer call begins; its number is the key
+USE = "use"  # a layer call begins: the key
 OUTSIDE = "outside"  # the outermost module ended
-BACK = "back"  # the gradient of this layer call's output is ready
-READY = "ready"  # a tensor's gradient is ready; its number is the key
+BACK = "back"  # a layer call's output gradient is ready
+READY = "ready"  # a tensor's gradient is ready: the key
 END = "end"  # a backward pass ended
 STEP = "step"  # the optimiser begins
 STEPPED = "stepped"  # the optimiser ended
 
-# Variables that torchrun sets in a job of one rank.
+# As torchrun sets for one rank.
 JOB = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 JOB |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any free port
 
 
 class Mark(NamedTuple):
-    """Record an event; its seconds count from a common origin."""
+    """An event; its seconds count from a common origin."""
 
     kind: str
     key: int
@@ -37,11 +36,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """Describe a tensor that the script may train.
-
-    Attributes:
-        dtype: as ``kernels/dtypes.py`` names it, or PyTorch's name of another.
-        uses: the layer calls that read it; empty if no module that ran owns it.
+    """Attributes:
+    dtype: as ``kernels/dtypes.py`` names it, or PyTorch's name of another.
+    uses: the layer calls that read it; empty if no module that ran owns it.
     """
 
     name: str
@@ -52,12 +49,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """Describe the settings of DistributedDataParallel.
-
-    Attributes:
-        bucket_bytes: the size that closes a bucket; None for PyTorch's default.
-        synced: whether gradients are sent after each part of an accumulated batch; False under ``no_sync``.
-        unlike: settings that the prediction does not model.
+    """Attributes:
+    bucket_bytes: the size that closes a bucket; None for PyTorch's default.
+    synced: whether gradients are sent after each part of an accumulated batch; False under ``no_sync``.
+    unlike: settings that the prediction does not model.
     """
 
     bucket_bytes: int | None = None
@@ -67,15 +62,13 @@ class Wrapped:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Hold the observations of a script's run.
-
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        names: of layer calls, by number.
-        watched: the events of each watched iteration.
-        plain_s: the seconds of the iterations between them, observed only at their ends.
-        notes: facts that could not be observed.
-        threads: of PyTorch, on a CPU.
+    """Attributes:
+    device: ``cpu`` or ``cuda``.
+    names: of layer calls, by number.
+    watched: the events of each watched iteration.
+    plain_s: the seconds of the iterations between them.
+    notes: facts that could not be observed.
+    threads: of PyTorch, on a CPU.
     """
 
     model: str
@@ -91,13 +84,11 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Report how a script ended, from its process.
-
-    Attributes:
-        failed: a sentence on why no prediction is possible; "" with ``watched``.
-        trace: the script's traceback, if it failed with one.
-        iterations: how many ended.
-        missed: unset launcher variables that the script asked for.
+    """Attributes:
+    failed: why no prediction is possible; "" with ``watched``.
+    trace: the script's traceback, if it failed with one.
+    iterations: how many ended.
+    missed: unset launcher variables that the script asked for.
     """
 
     watched: Watched | None = None

@@ -1,5 +1,3 @@
-"""Show the answer as a table, as JSON, as a picture, and in words, with the unobserved facts."""
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,13 +12,12 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.table import ORIGINS, gain, ms, timeline_of
 from dear_mpi.training.spans import Timeline
 
-WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
+WORTH = 0.02  # least gain of a schedule, of an iteration
 TELL = 0.1  # of an iteration: less time outside layers is not reported
 TELL_HOOKS = 0.05
 
 
 def show_answer(observation: Observation, answers: Sequence[Answer]) -> None:
-    """Show a table of all numbers of ranks, a paragraph for each, and the unobserved facts."""
     screen, profile, seen = console(), observation.profile, observation.observed
     forward_s, backward_s = profile.passes_s
     parts = f" in {profile.accumulate} parts" if profile.accumulate > 1 else ""
@@ -38,7 +35,6 @@ def show_answer(observation: Observation, answers: Sequence[Answer]) -> None:
 
 
 def table_of(answer: Answer) -> Any:
-    """Make a table with a line for DDP and one for each of our schedules."""
     columns = {
         "schedule": lambda row: row.name,
         "fusion": lambda row: str(row.simulated.row["fusion"]),
@@ -53,8 +49,7 @@ def table_of(answer: Answer) -> Any:
 
 
 def exposed_s(answer: Answer, row: Row) -> float:
-    """Return the seconds of an iteration beyond a rank's work without communication, equal for rows with the same wire
-    format."""
+    """Seconds of an iteration beyond a rank's work without communication."""
     own = answer.ours[0].simulated.prediction
     if row is answer.ddp:
         return row.iteration_s - (own.forward_s + own.backward_s + own.update_s + own.rest_s)
@@ -62,7 +57,7 @@ def exposed_s(answer: Answer, row: Row) -> float:
 
 
 def rows_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return rows for ``--json``: the keys of ``simulate``, the name of the line, and the iteration's seconds."""
+    """Rows for ``--json``: ``simulate``'s keys, the line's name, and the iteration's seconds."""
     found = []
     for answer in answers:
         below = answer.pays_below
@@ -76,13 +71,11 @@ def rows_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def timeline(answers: Sequence[Answer]) -> Timeline:
-    """Return the timeline for the first number of ranks: DDP, and our fastest schedule."""
     first = answers[0]
     return timeline_of(traced([first.ddp, first.best]))
 
 
 def paragraph(answer: Answer) -> str:
-    """Describe an iteration's time and possible improvements."""
     base, row = answer.ddp.simulated.base, answer.ddp.simulated.row
     profile = answer.observation.profile
     parts = profile.accumulate if answer.ddp.simulated.row["accumulate"] == 1 else 1
@@ -99,7 +92,6 @@ def paragraph(answer: Answer) -> str:
 
 
 def iterations(answer: Answer) -> str:
-    """Describe the milliseconds of an iteration, for DDP and our fastest schedule."""
     ddp_s, best = answer.ddp.iteration_s, answer.best
     said = f"{answer.ddp.name}: {ms(ddp_s)} ms an iteration"
     if answer.unsynced is not None:
@@ -110,7 +102,6 @@ def iterations(answer: Answer) -> str:
 
 
 def codes(answer: Answer) -> str:
-    """Describe when compression pays."""
     below, now = answer.pays_below, bandwidth(answer.best.simulated)
     if not below:
         return f"{CODE} does not pay, on slower links neither."
@@ -121,7 +112,6 @@ def codes(answer: Answer) -> str:
 
 
 def assumed(answer: Answer) -> str:
-    """Describe the assumptions of the figures."""
     row, wrapped = answer.ddp.simulated.row, answer.observation.observed.wrapped
     network = (
         f"an all-reduce is a ring on {row['network']} ({ORIGINS[row['network_origin']]}), as gloo's and NCCL's are"
@@ -132,7 +122,6 @@ def assumed(answer: Answer) -> str:
 
 
 def unseen(observation: Observation) -> Iterator[str]:
-    """Yield sentences on unobserved facts, if any."""
     profile, seen = observation.profile, observation.observed
     outside_s = profile.rest_s
     if profile.device == "cpu":

@@ -1,5 +1,3 @@
-"""Extract names and numbers from a ``Watcher``: the layer calls, and the tensors of each."""
-
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -46,11 +44,10 @@ def found(watcher: Watcher) -> Watched:
 def made_anew(watcher: Watcher) -> tuple[dict[int, int], set[int]]:
     """Map layer calls of recreated modules to the earlier calls that they repeat; also return tensors made with them.
 
-    Many scripts recreate their loss in each pass or epoch. A module that does not run in every iteration is compared by
-    its class, its lasting parameters and its place among such modules of the pass. Recreated parameters cannot be
-    trained, and DDP never sees them.
+    Many scripts recreate their loss in each pass or epoch. A module that misses an iteration is compared by class,
+    lasting parameters and place among such modules of the pass. DDP never sees recreated parameters.
     """
-    passes: list[list[list[int]]] = []  # of each iteration, the layer calls of each pass
+    passes: list[list[list[int]]] = []  # iterations, passes, layer calls
     for marks in watcher.watched:
         passes.append([[]])
         for kind, key, _ in marks:
@@ -103,10 +100,9 @@ def names_of(watcher: Watcher) -> dict[Any, str]:
 
 
 def users_of(watcher: Watcher) -> dict[Any, list[int]]:
-    """Return the layer calls that read each tensor.
+    """Return the layer calls that read each tensor: those of the module that owns it.
 
-    They are the calls of the module that owns it. If that never ran by itself, they are the calls of the nearest
-    ancestor that did, or of the first call below that.
+    If that never ran by itself: of the nearest ancestor that did, or of the first call below that.
     """
     uses, users = defaultdict[Any, list[int]](list), defaultdict[Any, list[int]](list)
     for (module, _), number in watcher.uses.items():
@@ -126,7 +122,6 @@ def users_of(watcher: Watcher) -> dict[Any, list[int]]:
 
 
 def wrapped_of(watcher: Watcher) -> Wrapped | None:
-    """Return DDP's settings, if the script uses it."""
     for root in watcher.roots:
         if isinstance(root, torch.nn.parallel.DistributedDataParallel):
             asked = getattr(root, "bucket_bytes_cap", None)
@@ -167,6 +162,5 @@ UNSEEN = {
 
 
 def some(names: list[str]) -> str:
-    """Join a few names, with the total count."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

@@ -2,9 +2,8 @@
 
     python -m dear_mpi.contrib.advise.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
 
-A script changes its process: the working directory, standard streams, signal handlers, threads, children. It therefore
-never runs in the process that answers. Its process ends in the middle of the script without unwinding: a script may
-catch any exception, or wait for an endless thread.
+Scripts change their process, so none runs in the answering one. The process ends in mid-script without unwinding: a
+script may catch any exception, or wait for a thread.
 """
 
 import ctypes
@@ -28,14 +27,14 @@ from dear_mpi.contrib.advise.observed import JOB, Outcome
 from dear_mpi.contrib.advise.torch_found import found
 from dear_mpi.contrib.advise.torch_watcher import WARM, Watcher
 
-LEAST = 3  # watched iterations: fewer do not show their variation
+LEAST = 3  # watched iterations, to show variation
 HIDDEN = {__file__, runpy.__file__, "<frozen runpy>"}
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 FLUSH_S = 5.0
 
 
 def main() -> None:
-    """Watch the script of the command line, and write an ``Outcome`` to a file."""
+    """Write an ``Outcome`` to a file."""
     path, iterations, script, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
@@ -48,7 +47,7 @@ def main() -> None:
 
     def leave(outcome: Outcome) -> NoReturn:
         tell(outcome)
-        flushing = threading.Thread(target=flush, daemon=True)  # may block forever, for example on a full pipe
+        flushing = threading.Thread(target=flush, daemon=True)  # may block forever, as on a full pipe
         flushing.start()
         flushing.join(FLUSH_S)
         os._exit(0)
@@ -59,14 +58,13 @@ def main() -> None:
         os._exit(128 + signal.SIGINT)
     if outcome.failed:
         leave(outcome)
-    tell(outcome)  # and end as the script would
+    tell(outcome)
 
 
 def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None]) -> Outcome:
     """Run the script as the main program; return the outcome if it ends by itself.
 
-    In the middle of the script ``enough`` gets the outcome, after ``iterations`` watched and as many plain ones. Forked
-    children are not watched, and end as usual.
+    Else ``enough`` gets it, after ``iterations`` watched and as many plain ones. Forked children are not watched.
     """
     owner = os.getpid()
     with missing_variables() as missed:
@@ -92,7 +90,6 @@ def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None
 
 @contextmanager
 def missing_variables() -> Iterator[set[str]]:
-    """Collect the unset launcher variables that are read during the block."""
     missed = set[str]()
     usual = type(os.environ)
 
@@ -112,7 +109,7 @@ def missing_variables() -> Iterator[set[str]]:
 
 
 def run(script: Path, owner: int) -> tuple[str, str]:
-    """Run the script to its end. Returns the name of its error and its traceback, or two empty texts."""
+    """Return the name of the script's error and its traceback, or two empty texts."""
     try:
         runpy.run_path(str(script), run_name="__main__")
     except BaseException as error:
@@ -129,7 +126,7 @@ def run(script: Path, owner: int) -> tuple[str, str]:
 
 
 def wait_for_threads() -> None:
-    """Wait for threads, as Python does at the end of a program: they may be training."""
+    """As Python does at the end of a program: they may be training."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
@@ -154,7 +151,6 @@ def too_little(watcher: Watcher) -> str:
 
 
 def flush() -> None:
-    """Flush the script's open files and its replaced standard streams."""
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):
             with suppress(Exception):

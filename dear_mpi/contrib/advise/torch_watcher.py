@@ -1,8 +1,7 @@
 """Watch an unchanged script through PyTorch's global hooks: when layers begin, and when gradients are ready.
 
-The script is unaffected: hooks go on nodes of the graph instead of outputs, so that in-place operations work. The first
-iterations do not count. Then plain iterations, without global hooks, alternate with watched ones: the difference is the
-cost of watching.
+Hooks go on nodes of the graph instead of outputs, so in-place operations work. After a warm-up, plain iterations
+without hooks alternate with watched ones: the difference is the cost of watching.
 """
 
 import time
@@ -19,25 +18,22 @@ from torch.utils._pytree import tree_leaves
 
 from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
 
-COMPILED = "OptimizedModule"  # made by torch.compile; hooks do not run inside, so it is one layer
-WARM = 3  # uncounted iterations: memory, caches, and DDP's buckets are new
+COMPILED = "OptimizedModule"  # by torch.compile; one layer: hooks do not run inside
+WARM = 3  # uncounted iterations: caches and DDP's buckets are new
 
 
 class HostClock:
-    """Take times in seconds by the host's clock."""
-
     device = "cpu"
 
     def now(self) -> Any:
         return time.perf_counter()
 
     def reader(self) -> Callable[[Any], float]:
-        """Return the function that converts times to seconds."""
         return float
 
 
 class CudaClock:
-    """Take times on the GPU: events in its stream, without blocking the host, read at the end."""
+    """Times are events in the GPU's stream, read at the end, so the host never blocks."""
 
     device = "cuda"
 
@@ -50,7 +46,7 @@ class CudaClock:
         return event
 
     def reader(self) -> Callable[[Any], float]:
-        """See ``HostClock``; it waits for the GPU once."""
+        """It waits for the GPU once."""
         torch.cuda.synchronize()
         return lambda event: float(self.first.elapsed_time(event)) * 1e-3
 
@@ -73,18 +69,18 @@ class Watcher:
     def __init__(self, iterations: int, enough: Callable[["Watcher"], None]) -> None:
         self.most, self.enough = iterations, enough
         self.clock: HostClock | CudaClock = HostClock()
-        self.optimizer: Any = None  # the optimiser whose steps end iterations: the first to make one
+        self.optimizer: Any = None  # its steps end iterations: the first to make one
         self.others = 0  # steps of other optimisers
         self.count = 0  # iterations that ended
-        self.began: Any = None  # when this one began; unknown for the first
+        self.began: Any = None  # unknown for the first
         self.watched: list[list[tuple[str, int, Any]]] = []
         self.plain: list[tuple[Any, Any]] = []
-        self.marks: list[tuple[str, int, Any]] | None = None  # of this iteration, if it is watched
-        self.roots: dict[Any, None] = {}  # modules that the script calls directly
-        self.uses: dict[tuple[Any, int], int] = {}  # numbers, by module and its earlier runs in a pass
+        self.marks: list[tuple[str, int, Any]] | None = None  # of a watched iteration
+        self.roots: dict[Any, None] = {}  # called by the script
+        self.uses: dict[tuple[Any, int], int] = {}  # numbers, by module and earlier runs in a pass
         self.tensors: dict[Any, int] = {}  # numbers
-        self.synced: list[bool] = []  # for each part of a batch, whether DDP sends
-        self.nodes: set[Any] = set()  # of this pass's graph, with hooks for their begin
+        self.synced: list[bool] = []  # whether DDP sends, by part of a batch
+        self.nodes: set[Any] = set()  # of this pass's graph, hooked
         self.calls = Counter[Any]()
         self.depth, self.backward = 0, False
         self.hooks, self.global_hooks = ExitStack(), ExitStack()
@@ -107,7 +103,7 @@ class Watcher:
         if self.optimizer is None:
             self.optimizer = optimizer
         elif optimizer is not self.optimizer and ids(optimizer) == ids(self.optimizer):
-            self.optimizer = optimizer  # some scripts recreate theirs in each iteration
+            self.optimizer = optimizer  # may be recreated in each iteration
         self.mark(STEP)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -128,14 +124,13 @@ class Watcher:
         self.turn()
 
     def turn(self) -> None:
-        """Begin the next iteration; every second one is watched."""
         self.global_hooks.close()
         self.marks = None
         self.begin_pass()
         if self.count >= WARM and (self.count - WARM) % 2 == 0:
             self.global_hooks.callback(register_module_forward_pre_hook(self.entered).remove)
             self.global_hooks.callback(register_module_forward_hook(self.left).remove)
-            for group in self.optimizer.param_groups:  # includes parameters of modules that do not run
+            for group in self.optimizer.param_groups:  # also of modules that do not run
                 self.know(group["params"])
             self.marks = []
         self.began = self.clock.now()
@@ -148,7 +143,7 @@ class Watcher:
 
     @property
     def sees(self) -> bool:
-        """Return whether a running module is part of a forward pass, not of a checkpoint's recomputation."""
+        """Whether a running module is part of a forward pass, not of a checkpoint's recomputation."""
         return self.marks is not None and torch.is_grad_enabled() and not self.backward
 
     def entered(self, module: Any, args: Any) -> None:
@@ -176,15 +171,14 @@ class Watcher:
             self.mark(OUTSIDE)
 
     def await_back(self, use: int, output: Any) -> None:
-        """Hook the graph nodes that end a layer call, to learn when the backward pass reaches them."""
+        """Hook the graph nodes that end a layer call."""
         for leaf in tree_leaves(output):
             node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
-            if node is not None and node not in self.nodes:  # a module that returns its input shares another's node
+            if node is not None and node not in self.nodes:  # shared if a module returns its input
                 self.nodes.add(node)
                 node.register_prehook(partial(self.told, BACK, use))
 
     def know(self, tensors: Any) -> None:
-        """Hook these tensors, to learn when their gradients are ready."""
         for tensor in tensors:
             if tensor not in self.tensors and tensor.requires_grad and tensor.is_leaf:
                 number = self.tensors[tensor] = len(self.tensors)

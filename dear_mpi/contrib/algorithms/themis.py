@@ -34,8 +34,8 @@ from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.program import Program, Step
 
-MOST_PARTS = 8  # chunks per shard in the greedy choice
-PIECES = 2  # least segments in each run of a ring: about .12 MiB between hosts
+MOST_PARTS = 8  # chunks per shard
+PIECES = 2  # least segments in each run of a ring: about .12 MiB
 
 
 class Pair(NamedTuple):
@@ -57,7 +57,7 @@ def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None =
     column = columns[home.index(rank)]
     length, parts = max(len(home), len(column)) - 1, usual + other
     ring = partial(rings, rank, parts=parts, length=length)
-    own_column, own_home = ([[rank] for rank in group] for group in (column, home))  # each starts with its own shard
+    own_column, own_home = ([[rank] for rank in group] for group in (column, home))
     first = [ring(column, own_column, range(usual)), ring(home, own_home, range(usual, parts))]
     then = [ring(home, columns, range(usual)), ring(column, members, range(usual, parts))]
     return Program("all_gather", rank, size, (*merged(first, length), *merged(then, length)), parts)

@@ -1,8 +1,4 @@
-"""Explain what ``bench`` measured: flags that look closer at a run, formats of other tools, and ``bench-diff``.
-
-Why: a time's parts, by the model. Guidelines: calls that are slower than others that do their work. Arrival: calls that
-ranks enter late. Steps: where the time of our plans goes.
-"""
+"""Explain what ``bench`` measured; ``bench-diff``."""
 
 from dear_mpi.cli.commands import AddedFlag, Command
 

@@ -4,11 +4,8 @@
     rank 1   |- - - - its delay - - - -|call . . . . .|
              common start              last arrival   end on the slowest rank: a sample is the time between the two
 
-Delays follow from the turn's number, equal for all candidates; the longest is by default the median of balanced calls'
-medians. The last arrival is measured. Balanced calls take turns with late ones.
-
-Source: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective Operations (IJPP 36, 2008);
-Proficz, Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (J. Supercomputing 74, 2018).
+The longest delay is by default the median of balanced calls' medians.
+Source: Faraj, Patarasuk and Yuan (IJPP 36, 2008); Proficz (J. Supercomputing 74, 2018).
 """
 
 import random
@@ -41,23 +38,22 @@ from dear_mpi.reporting.stats import Median, in_batches, median
 from dear_mpi.reporting.units import SECONDS, check_distinct, format_bytes, parse
 from dear_mpi.training.declared import listed
 
-MOST_S = 10.0  # the longest delay that a user may ask for
-CLOSE_S = 100e-6  # a sleeping rank begins to spin this long before its moment
-WARM_UP, FIRST, MOST = 2, 11, 200  # turns: that do not count, of balanced calls for the default delay, and at most
-MOST_PRICED = 16  # turns with late ranks in the model
+MOST_S = 10.0  # longest delay
+CLOSE_S = 100e-6  # a sleeping rank spins this long before its moment
+WARM_UP, FIRST, MOST = 2, 11, 200  # turns: uncounted, for the default delay, at most
+MOST_PRICED = 16  # turns in the model
 BALANCED = "none"
 Taken: TypeAlias = dict[str, Array]
 """A case's samples by candidate: seconds of each rank (rows) from the last arrival."""
 
 
 def one_late(turn: int, ranks: int) -> list[float]:
-    """Delay one rank fully: each once in ``ranks`` turns."""
+    """Delay each rank once in ``ranks`` turns."""
     late = random.Random(f"one-late {turn // ranks}").sample(range(ranks), ranks)[turn % ranks]
     return [float(rank == late) for rank in range(ranks)]
 
 
 def ramp(turn: int, ranks: int) -> list[float]:
-    """Delay ranks by evenly growing times."""
     return [place / max(1, ranks - 1) for place in random.Random(f"ramp {turn}").sample(range(ranks), ranks)]
 
 
@@ -66,12 +62,12 @@ def uniform(turn: int, ranks: int) -> list[float]:
     return [drawn.random() for _ in range(ranks)]
 
 
-# Return the delays of all ranks in a turn, as shares of the longest one.
+# Delays of ranks in a turn, as shares of the longest.
 PATTERNS: dict[str, Callable[[int, int], list[float]]] = {"one-late": one_late, "ramp": ramp, "random": uniform}
 
 
 def parse_patterns(text: str) -> dict[str, float | None]:
-    """Parse ``--arrival``: the longest delay by pattern, in s; None is the median of balanced calls.
+    """Return the longest delay by pattern, in s; None is the default.
 
     >>> parse_patterns("one-late:2ms,ramp")
     {'one-late': 0.002, 'ramp': None}
@@ -89,7 +85,7 @@ def parse_patterns(text: str) -> dict[str, float | None]:
 
 
 def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
-    """Return after a delay since ``begin_s``; return how long it took."""
+    """Return the delay after it has passed."""
     clock, end_s = time.perf_counter, begin_s + delay_s
     if asleep:
         while (left_s := end_s - clock()) > CLOSE_S:
@@ -100,7 +96,7 @@ def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
 
 
 def after_last(ends_s: Array, came_s: Array) -> Array:
-    """Return times from the last arrival to the end, at least 0; of each rank (rows)."""
+    """Return times from the last arrival to each rank's (row's) end, at least 0."""
     found: Array = np.maximum(ends_s - came_s.max(axis=0), 0.0)
     return found
 
@@ -108,7 +104,7 @@ def after_last(ends_s: Array, came_s: Array) -> Array:
 @dataclass(frozen=True)
 class Late:
     interleaved: Interleaved
-    asleep: bool  # whether ranks sleep through their delays, because other ranks need their cores
+    asleep: bool  # other ranks need the cores
 
     def names(self) -> dict[Any, str]:
         ready = self.interleaved.ready
@@ -142,7 +138,7 @@ class Late:
 
 
 def timed(case: Case, suite: Suite, context: Context, patterns: Mapping[str, float | None]) -> dict[str, Any] | None:
-    """Collective: measure one case, for ``--json``; None if no candidate runs."""
+    """Collective: measure a case, for ``--json``; None if no candidate runs."""
     size, transport = context.world.size, context.world.transport
     late = Late(
         Interleaved(case, suite.keys(case, size), context), crowd_of(transport, 1).crowded or not transport.spins
@@ -199,7 +195,7 @@ def priced_us(row: Row, fit: Fit, world: World, delays_s: Sequence[Sequence[floa
 
 
 def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None, world: World) -> list[dict[str, Any]]:
-    """Return an object per pattern; ``rows``: by candidate, of the usual measurement."""
+    """Return an object per pattern; ``rows``: of the usual measurement, by candidate."""
     case, size, objects = found["case"], world.size, []
     for pattern, scale_s in found["scales_s"].items():
         delays = list(
@@ -249,7 +245,7 @@ def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None,
 
 
 def fastest_of(times_us: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the fastest, then those whose interval overlaps its interval."""
+    """Return the fastest, then those with an overlapping interval."""
     medians: dict[str, Median] = {name: median(each) for name, each in times_us.items()}
     first = min(medians, key=lambda name: medians[name].value)
     return [first, *(name for name in medians if name != first and medians[name].low <= medians[first].high)]
@@ -297,7 +293,7 @@ def arrival(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         context, found = Context.of(world, suite), list[dict[str, Any]]()
         for case in suite.cases(world.size) if world.size > 1 else ():
             if OPERATIONS[case.collective].pair:
-                continue  # not all ranks take part
+                continue
             rows = [row for row in report.rows if same_case(row, case)]
             with context.streams.compute.use():
                 taken = timed(case, suite, context, patterns) if rows else None

@@ -1,10 +1,8 @@
 """Test whether one benchmark run is slower than another, at each point of both.
 
-Medians are compared on a logarithmic scale. Their standard error comes from launches, if a side has several (Student's
-test, common spread); else from their 95 % intervals, where similar neighbouring samples count less (``worth_one``), and
-differences between launches are ignored. Holm's adjustment bounds the chance of any slower point of equal runs at 5 %.
-
-Source: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
+A median's logarithm gets its standard error from several launches (Student's test, common spread), or from its 95 %
+interval, where similar neighbouring samples count less (``worth_one``). Holm's adjustment bounds the chance of any
+false slow-down at 5 %. Source: Hunold and Carpen-Amarie (arXiv 1505.07734).
 """
 
 import math
@@ -22,21 +20,19 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, 
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
-# Keys of ``provenance`` that are compared: all but the cores of each rank.
+# Compared keys of ``provenance``: all but ranks' cores.
 HEAD = (
     *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
     *("congestion_control", "versions", "environment"),
 )
-IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before the algorithm
-CHANCE = 0.05  # that any point of equal runs is reported as slower
+IN_TITLE = CHOSEN.index("algorithm")  # columns before the algorithm
+CHANCE = 0.05  # of any false slow-down
 LEAST_US = 1e-6
 UNSURE = "cannot tell"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A point of both runs: its rows in each side's launches."""
-
     a: Sequence[Row]
     b: Sequence[Row]
     at_least: float
@@ -90,14 +86,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides of launches; ``alone`` has the points that only one side has."""
+    """Two sides of launches; ``alone``: points of one side only."""
 
     a: Sequence[Run]
     b: Sequence[Run]
     at_least: float
     points: list[Compared]
     alone: tuple[list[Row], list[Row]]
-    differs: dict[str, tuple[str, str]]  # differing facts about where and how the files were made
+    differs: dict[str, tuple[str, str]]  # in where and how the files were made
 
     @property
     def slower(self) -> list[Compared]:
@@ -134,7 +130,7 @@ def chosen(row: Row) -> dict[str, Any]:
 
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
-    """Test whether ``b`` is slower by at least this share; a ValueError for incomparable runs."""
+    """Test whether ``b`` is slower by at least this share. ValueError: incomparable runs."""
     for other in (*a[1:], *b):
         check_comparable(a[0], other)
     one, two = launches(a), launches(b)
@@ -149,7 +145,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     ]
     texts = heads(a), heads(b)
     told = texts[0] | texts[1]
-    if not all(HEAD[0] in run.head for run in (*a, *b)):  # nothing is known of a file with only rows
+    if not all(HEAD[0] in run.head for run in (*a, *b)):  # a file with only rows
         told = {name: text for name, text in told.items() if name in texts[0] and name in texts[1]}
     pairs = {name: (texts[0].get(name, "-"), texts[1].get(name, "-")) for name in told}
     differs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -157,7 +153,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
 
 
 def check_comparable(one: Run, other: Run) -> None:
-    """Raise a ValueError if runs share no point, or only one has emulated links."""
+    """Raise ValueError if runs share no point, or only one has emulated links."""
     emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
     if emulated[0] != emulated[1]:
         real, slowed = (other, one) if emulated[0] else (one, other)
@@ -176,7 +172,6 @@ def check_comparable(one: Run, other: Run) -> None:
 
 
 def heads(runs: Sequence[Run]) -> dict[str, str]:
-    """Return where and how one side's runs were made."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
@@ -187,8 +182,7 @@ def heads(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def text_of(value: Any) -> str:
-    """Format a value of the head.
-
+    """
     >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
     ('dear-mpi bench', 'numpy 2', '4')
     """
@@ -198,7 +192,6 @@ def text_of(value: Any) -> str:
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    """Group rows by point, sorted by size within equal choices."""
     found = grouped((row for run in runs for row in run.points.values()), point_of)
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
     return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
@@ -296,7 +289,6 @@ def summary(diff: Diff) -> str:
 
 
 def detectable(diff: Diff) -> Iterator[str]:
-    """Name the slow-downs that were detectable at undecided points."""
 
     def told(each: Compared) -> str:
         least = "none (too few samples)" if each.detectable == math.inf else f"{each.detectable:.3g}x"

@@ -1,5 +1,3 @@
-"""Run ``dear-mpi bench-diff``."""
-
 import typer
 
 from dear_mpi.bench.saved import read_runs
@@ -13,7 +11,7 @@ from dear_mpi.reporting.units import parse_percentage
 from dear_mpi.training.declared import listed
 
 AT_LEAST = "5%"
-MOST_AT_LEAST = 10.0  # eleven times the time
+MOST_AT_LEAST = 10.0
 SHARE = "How much longer something must take to be called slower: less never counts."
 RUNS = "of dear-mpi bench --json; several launches of the same with commas."
 FLAGS = argument("a", str, f"The run before: a file {RUNS}", "A.json") | argument(

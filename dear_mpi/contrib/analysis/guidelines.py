@@ -3,15 +3,13 @@
     all_reduce   ################# 95 us       a breach: the two calls below are the faster all_reduce
     in its place ##### 30 us, then ###### 31 us
 
-Sizes are the full buffer, times medians. Rows are measured in sequence, so a disturbance can look like a breach.
-
     broken        slower by more than ``LEAST``, beyond the intervals of the medians
     kept          not, with equal certainty
-    cannot tell   intervals too wide or missing, or all candidates slower than at the next larger size
+    cannot tell   intervals too wide or missing, or all candidates slower than at the next larger size (disturbed)
 
 Holm's adjustment bounds the chance of any false breach at 5 %. A ratio's interval combines both in squares on a
-logarithmic scale (Zou and Donner, Statistics in Medicine, 2008). Source: Traeff, Gropp and Thakur, Self-Consistent MPI
-Performance Guidelines (IEEE TPDS 21, 2010); Hunold et al., PGMPI (arXiv 1606.00215).
+logarithmic scale (Zou and Donner, Statistics in Medicine, 2008). Source: Traeff, Gropp and Thakur (IEEE TPDS 21, 2010);
+Hunold et al. (arXiv 1606.00215).
 """
 
 import math
@@ -32,11 +30,11 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
 from dear_mpi.reporting.units import format_bytes, grouped
 
-Term: TypeAlias = tuple[Row, int]  # a call, and its number of repetitions
+Term: TypeAlias = tuple[Row, int]  # a call, its repetitions
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]
 
-LEAST = 0.05  # a smaller share is no reason to change a program
-CHANCE = 0.05  # that any breach is reported for a run that keeps all guidelines
+LEAST = 0.05
+CHANCE = 0.05  # of any false breach
 BROKEN, KEPT, OPEN = "broken", "kept", "cannot tell"
 SHOWN = ("collective", "algorithm", "ranks", "bytes", "dtype", "op", "placement", "cadence", "memory", "segment_bytes")
 by_size = attrgetter("bytes")
@@ -65,13 +63,13 @@ def in_pieces(row: Row, found: Sequence[Row]) -> Term | None:
 
 @dataclass(frozen=True)
 class Guideline:
-    calls: tuple[str, ...]  # the replacement calls; the same collective if none is named
-    text: str  # the guideline's text, S for the size
-    instead: str  # advice to the user if it is broken
-    find: Find = same_size  # the size of the replacement calls
+    calls: tuple[str, ...]  # replacements; default: the same collective
+    text: str  # S for the size
+    instead: str  # advice
+    find: Find = same_size  # the replacements' size
 
     def terms(self, row: Row, rows: Mapping[str, Sequence[Row]]) -> list[Term] | None:
-        """Return the replacement calls, of the same op or none; None if they were not measured."""
+        """Return the replacement calls, of the same op or none; None if any was not measured."""
         ops = ("sum" if row.op == "none" else row.op, "none")
         found = []
         for name in self.calls or (row.collective,):
@@ -109,7 +107,7 @@ GUIDELINES: Mapping[str, tuple[Guideline, ...]] = {
     ),
     "broadcast": (
         two(("scatter", "all_gather"), "broadcast(S) <= scatter(S) + all_gather(S)"),
-        # at which each rank contributes as much as the root does here
+        # where each rank contributes as much as the root here
         one(
             ("all_gather",),
             "broadcast(S) <= all_gather(n S)",
@@ -136,14 +134,13 @@ GUIDELINES: Mapping[str, tuple[Guideline, ...]] = {
 
 
 def conditions(row: Row) -> tuple[object, ...]:
-    """The settings that rows of a guideline share; segments matter only for ours."""
+    """The settings that rows of a guideline share."""
     names = ("algorithm", "backend", "device", "ranks", "hosts", "dtype", "placement", "cadence", "start", "memory")
     same = (str(getattr(row, name)) for name in names)
     return (*same, row.segment_bytes if candidate(row.algorithm).segments else 0)
 
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
-    """Yield testable guidelines: the call and its replacement, both with right results."""
     right = [row for row in rows if row.ranks > 1 and not row.wrong]
     for alike in grouped([*right, *best_calls(right)], conditions).values():
         group = grouped(alike, attrgetter("collective"))
@@ -154,9 +151,9 @@ def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
 
 
 def best_calls(rows: Sequence[Row]) -> list[Row]:
-    """Return the library's fastest call in each case, with its name in ``chosen``.
+    """Return the library's fastest call of each case, named in ``chosen``.
 
-    The interval's ends are the least over all calls: the fastest of many was often lucky.
+    Its interval's ends are the least over all calls: the fastest of many was often lucky.
     """
     calls = [replace(row, algorithm=LIBRARY + BEST) for row in rows if candidate(row.algorithm).is_library]
     found = []
@@ -176,8 +173,8 @@ class Judged:
     guideline: Guideline
     row: Row
     terms: Sequence[Term]
-    chance: float = 1.0  # an adjusted p-value of a breach
-    disturbed: bool = False  # whether all candidates were slow in this case
+    chance: float = 1.0  # adjusted p-value
+    disturbed: bool = False  # all candidates were slow
 
     @property
     def instead_us(self) -> float:
@@ -253,11 +250,10 @@ class Judged:
 
 
 def judged(rows: Sequence[Row]) -> list[Judged]:
-    """Test every guideline that these rows allow, in order."""
     found = [Judged(*each) for each in pairs(rows)]
     chances = holm([each.by_itself for each in found])
     found = [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
-    makers: dict[tuple[object, ...], dict[str, bool]] = {}  # by case: whether a larger size was faster
+    makers: dict[tuple[object, ...], dict[str, bool]] = {}  # by case and candidate: whether a larger size was faster
     for each in found:
         if each.guideline is LARGER:
             maker = LIBRARY if candidate(each.row.algorithm).is_library else each.row.algorithm
@@ -268,7 +264,6 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
 
 
 def term_text(row: Row, term: Term) -> str:
-    """Name a replacement by its difference from the row."""
     other, times = term
     size = "" if abs(other.bytes - row.bytes) < grain(row) else f" of {format_bytes(other.bytes)}"
     if times > 1:
@@ -282,7 +277,6 @@ def call_text(row: Row) -> str:
 
 
 def guideline_lines(found: Sequence[Judged]) -> Iterator[str]:
-    """List broken guidelines with their worst case, and count the kept ones."""
 
     def whose(each: Judged) -> tuple[str, ...]:
         row = each.row

@@ -1,23 +1,18 @@
 """Print in the layouts of nccl-tests 2.19 and OSU's benchmarks 7.4, for programs that read them.
 
-nccl-tests: 13 fields in each row; all other lines begin with #.
+nccl-tests: 13 fields a row; other lines begin with #. One header and trailer: some readers take all between the last
+two. Source: ``writeResultHeader``, ``writeBenchmarkLineBody``.
 
     size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong
                                           out-of-place                   in-place
 
-A line does not name its algorithm: a remark before each candidate's lines does. There is one header and one trailer,
-since some readers take everything between the last two. Source of columns, widths and number formats:
-``writeResultHeader`` and ``writeBenchmarkLineBody``.
+OSU: a block per candidate and collective. Source: ``print_stats_validate`` in util/osu_util_mpi.c.
 
-OSU: a block for each candidate of a collective.
-
-    # OSU MPI Allreduce Latency Test v7.4
-    # Datatype: MPI_FLOAT.
     # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation
     4                       1.06              0.18              1.95          50              Pass
 
-Avg is over calls and ranks; Min and Max are of the ranks' means. If a buffer has a part for each rank, the size is one
-part, except for reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
+Avg is over calls and ranks; Min and Max are of the ranks' means. A size is of one rank's part, if there are parts,
+except for reduce-scatter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,28 +30,28 @@ from dear_mpi.reporting.units import grouped, plural
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """Return a row's count or size (``of``) as in other tools: of the largest part, if the buffer has parts."""
+    """Return a row's count or size (``of``), of the largest part if the buffer has parts."""
     if not row.count or not OPERATIONS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
 
 
-PROGRAMS = (  # collectives of nccl-tests
+PROGRAMS = (  # of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "sendrecv"),
 )
-BOTH = ("out", "in")  # the placements in each line
-NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
+BOTH = ("out", "in")  # in each line
+NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers: same names
 OPS = {"average": "avg"}
 FORM = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}" + 2 * "  {:>7}  {:>6}  {:>6}  {:>6}"
-HEADS = (  # a column's name, and its unit
+HEADS = (  # name, unit
     *(("size", "(B)"), ("count", "(elements)"), ("type", ""), ("redop", ""), ("root", "")),
     *2 * (("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")),
 )
 
 
 def suited_to_nccl(suite: Suite, flags: Mapping[str, Any]) -> Suite:
-    """Take both placements, unless the user chose. Raises a ValueError if the layout cannot show the measurement."""
+    """Take both placements, unless the user chose. ValueError: the layout cannot show the measurement."""
     suite = suite if "placement" in flags else replace(suite, placements=BOTH)
     if missing := [each for each in suite.collectives if each not in PROGRAMS]:
         raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
@@ -95,7 +90,6 @@ def nccl_lines(report: Report) -> Iterator[str]:
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
-    """Format a line for one candidate's rows, which differ in placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     contract, times = OPERATIONS[first.collective].contract, list[str]()
@@ -110,7 +104,7 @@ OSU_TYPES = {  # MPI has no names for the others
     "fp32": "MPI_FLOAT",
     **{f"{sign}int{bits}": f"MPI_{sign.upper()}INT{bits}_T" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-TITLES = {  # of OSU's benchmarks
+TITLES = {  # of OSU
     "all_reduce": "Allreduce Latency",
     "reduce_scatter": "Reduce_scatter Latency",
     "all_gather": "Allgather Latency",
@@ -150,7 +144,7 @@ def osu_lines(report: Report) -> Iterator[str]:
 def osu_line(row: Row) -> str:
     assert row.rank_mean_us is not None, "it was just measured"
     operation = OPERATIONS[row.collective]
-    rate = operation.factor(row.ranks) if operation.window > 1 else 0  # directions of messages, for MB/s
+    rate = operation.factor(row.ranks) if operation.window > 1 else 0  # directions, for MB/s
     value = rate * row.bytes / row.rank_mean_us if rate else row.rank_mean_us
     more = "" if operation.pair else f"{row.rank_min_us:18.2f}{row.rank_max_us:18.2f}{row.samples:12}"
     if not operation.sized:
@@ -159,7 +153,6 @@ def osu_line(row: Row) -> str:
 
 
 def osu_size(row: Row) -> int:
-    """Return the size by OSU's definition."""
     return row.bytes if row.collective == "reduce_scatter" else of_one_part(row, row.bytes)
 
 

@@ -7,9 +7,9 @@
     overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
     exposed        overall - compute by itself: the price of the collective, including slower compute
 
-Times are means over turns and ranks, from a barrier on. ``tests``: calls of ``advance`` (``MPI_Test``) between passes;
-``thread``: as in training. A pass is a NumPy call of a 64th of pure. Source: OSU Micro-Benchmarks 7.4,
-osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
+Times are means over turns and ranks, from a barrier on. A pass is a NumPy call of a 64th of pure.
+``tests``: ``advance`` (``MPI_Test``) between passes; ``thread``: as in training.
+Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,14 +37,12 @@ OverlapRow: TypeAlias = dict[str, Any]
 
 NONBLOCKING = "native-nonblocking"
 TESTS, MOST_TESTS = "16", 10**6
-NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes in a time of pure
-WARM_UP, TURNS = 3, (5, 100)  # uncounted turns; the fewest and the most counted turns
+NUMBERS, PASSES = (1024, 2**17), 64  # range of numbers in a pass; passes in a time of pure
+WARM_UP, TURNS = 3, (5, 100)  # uncounted; range of counted
 WAYS = ("tests", "thread")
 
 
 class Driven:
-    """A prepared collective, with passes over a private array."""
-
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
         self.run, self.call, self.transport = prepared.run, prepared.startable, transport
@@ -71,7 +69,7 @@ class Driven:
         """Make compute take ``wanted_s``: larger passes first, then more."""
         count = int(self.numbers.size * wanted_s / self.seconds(self.compute_all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
-        for _ in range(2):  # the second time with the final loop, while other ranks compute
+        for _ in range(2):  # then with the final loop, while other ranks compute
             self.passes = max(1, round(self.passes * wanted_s / self.seconds(self.compute_all)))
 
     def turn(self) -> dict[str, tuple[float, float, float]]:
@@ -134,7 +132,7 @@ def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int,
             "tests": tests if way == "tests" else 0,
             "turns": len(turns),
             "overall_us": (overall_us := means[way][0]),
-            "compute_us": (compute_us := means[way][1]),  # during the collective, without tests
+            "compute_us": (compute_us := means[way][1]),  # without tests
             "tests_us": means[way][2],
             "pure_us": pure_us,
             "compute_alone_us": alone_us,
@@ -175,7 +173,7 @@ def show_overlap(screen: Console, found: Sequence[OverlapRow]) -> None:
 
 
 def overlapped(cases: Sequence[Case], suite: Suite, world: World, tests: int) -> list[OverlapRow]:
-    """Collective: run our plans and MPI's non-blocking call during compute; ``suite.budget_s`` is for each case."""
+    """Collective: run plans and MPI's non-blocking calls during compute; ``suite.budget_s`` is for each case."""
     context, found = Context.of(world, suite), list[OverlapRow]()
     with context.streams.compute.use():
         for case in cases:
@@ -204,7 +202,6 @@ def overlap(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
 
 
 def tests(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
-    """Check the flag, which ``overlap`` reads."""
     if not flags.get("overlap"):
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     return lambda world, suite, report: Look({}, lambda screen: None)

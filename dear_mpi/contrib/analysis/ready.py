@@ -1,5 +1,3 @@
-"""Candidates of a case on buffers of zeros, for a closer look than ``bench`` takes."""
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,7 +14,7 @@ def ours(keys: Sequence[Key]) -> list[Key]:
 
 @contextmanager
 def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
-    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run."""
+    """Prepare candidates on buffers that stay zeros; by label, without those that cannot run."""
     several = len({cut for _, cut in keys}) > 1
     interleaved = Interleaved(case, keys, context)
     found = {}

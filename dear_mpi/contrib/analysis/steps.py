@@ -1,6 +1,6 @@
 """Split a collective's time by step: waiting for peers, transfer, combining, copying (``collectives/plans/notes.py``).
 
-A rank's calls are sequential, so these times, and the time outside of steps, add up to the collective's time on it.
+A rank's calls are sequential, so times in and outside of steps add up to the collective's.
 """
 
 from collections import defaultdict
@@ -28,18 +28,17 @@ from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.see.timeline import TimelineFiles
 
-WARM_UP, RUNS = 2, (5, 20)  # uncounted runs; the fewest and the most counted runs
-TOLD = 0.1  # share of a collective's time: shorter waits are not traced
+WARM_UP, RUNS = 2, (5, 20)  # uncounted; range of counted
+TOLD = 0.1  # of a collective's time: shorter waits are not traced
 Cell: TypeAlias = dict[str, Any]
 """A rank in a step: means over runs, in us, and the peer with the largest part of its waits."""
 
 
 class Steps(NamedTuple):
-    """The steps of one of our plans: the row for ``--json``, and all ranks' notes of the run of median length.
+    """The steps of a plan: the row for ``--json``, and all ranks' notes of the run of median length.
 
-    ``time_us``, ``plain_us`` (not recorded) and ``outside_us`` (copies before and after, Python between calls) are
-    means by rank; ``runs`` counts those with a length in the middle half; ``clocks_us``: the possible error of times on
-    different hosts.
+    Means by rank: ``time_us``, ``plain_us`` (not recorded) and ``outside_us`` (copies before and after, Python between
+    calls); ``runs``: how many of middle length count; ``clocks_us``: the possible error across hosts.
     """
 
     row: dict[str, Any]
@@ -52,9 +51,9 @@ class Steps(NamedTuple):
 
 
 def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) -> list[Steps]:
-    """Collective: record a plan as often as the seconds allow; none if it has no steps.
+    """Collective: record a plan as often as the seconds allow, in turns with plain runs; none if it has no steps.
 
-    Fill its buffer with values that combining keeps, such as zeros. Plain and recorded runs take turns, from barriers.
+    Fill its buffer with values that combining keeps.
     """
     if any(part.step is None for part in plan.run.parts):  # the MPI library's
         return []
@@ -110,7 +109,6 @@ def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) ->
 
 
 def cells_of(rank: int, runs: Sequence[Sequence[StepSpan]]) -> list[Cell]:
-    """Return a rank's steps, in means over runs."""
     found = []
     for step, spans in grouped((span for run in runs for span in run), lambda span: span.step).items():
         sums_s, awaited_s = dict.fromkeys(KINDS, 0.0), defaultdict[int | None, float](float)
@@ -142,7 +140,7 @@ def show(screen: Console, found: Sequence[Steps]) -> None:
 
 
 def show_steps(screen: Console, row: Mapping[str, Any]) -> None:
-    """Print a line per step (means over ranks), for the time outside, and for all."""
+    """Print a line per step (means over ranks), outside, and all."""
     columns: dict[str, Callable[[Sequence[str]], str]] = {}
     for place, head in enumerate(("step", *KINDS, "all", "slowest rank")):
         columns[head] = lambda line, place=place: line[place]  # type: ignore[misc]
@@ -179,7 +177,6 @@ def show_steps(screen: Console, row: Mapping[str, Any]) -> None:
 
 
 def words_of(steps: Steps) -> list[str]:
-    """Describe the slowest step, the cause of the longest wait, the cost of recording, and the clocks."""
     row, said = steps.row, list[str]()
     time_us, plain_us = fmean(row["time_us"]), fmean(row["plain_us"])
     if row["cells"]:
@@ -202,9 +199,9 @@ def words_of(steps: Steps) -> list[str]:
 
 
 def traced(spans: Sequence[Sequence[StepSpan]]) -> list[tuple[int, StepSpan]]:
-    """Trace a run's longest wait from its rank to its cause: the last peer was late, or slow to send.
+    """Trace a run's longest wait to its cause: the last peer was late, or slow to send.
 
-    The trace continues while the peer waited at least half as long at that time.
+    It continues while the peer waited at least half as long at that time.
     """
     waits = [(rank, span) for rank, mine in enumerate(spans) for span in mine if span.kind == "waiting"]
     chain = [max(waits, key=lambda wait: wait[1].seconds)] if waits else []
@@ -254,7 +251,6 @@ def write(files: TimelineFiles, found: Sequence[Steps]) -> None:
 
 
 def timeline(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
-    """Check the flag; ``steps`` writes its files."""
     if not flags.get("steps"):
         raise ValueError("--timeline shows what --steps records: give both")
     return lambda world, suite, report: Look({}, lambda screen: None)

@@ -3,9 +3,7 @@
     |  latency  |  bytes  |  combining  |  processor  |      the model: costs on its longest path
     |                measured                         | late | rest |
 
-The model (``cost`` on the fitted network) sums alpha per message, beta per byte, gamma per combined byte, o per message
-that a processor handles; derivatives count each. Late: the delay from the middle to the last rank's end, minus the
-model's. An MPI call has no program: it gets its time, its lateness, and the least time of any algorithm.
+The model is ``cost`` on the fitted network. Late: the delay from the middle to the last rank's end, minus the model's.
 """
 
 import math
@@ -33,17 +31,16 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, parse_sizes, plural
 from dear_mpi.training.declared import parsed
 
-APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs the costs, so that no two paths are equally long
-STEP = 1e-9  # relative, and smaller than APART, so that the path stays the same
-UNKNOWN = 0.25  # share of a time: with a larger rest, no reason is given
-MOST_OPEN = 0.5  # share of a difference between two times, likewise
+APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs costs: no two paths are equally long
+STEP = 1e-9  # relative, below APART, so that the path stays
+UNKNOWN = 0.25  # of a time: a larger rest gives no reason
+MOST_OPEN = 0.5  # of a difference, likewise
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadence")
 
 
 def rounded_bytes(nbytes: float) -> str:
-    """Round a size to two digits.
-
+    """
     >>> rounded_bytes(400_000), rounded_bytes(15_999_999), rounded_bytes(12)
     ('390 KiB', '15 MiB', '12 B')
     """
@@ -56,7 +53,7 @@ def us(value: float) -> str:
     return f"{value:.0f} us" if abs(value) >= 10 else f"{value:.1f} us"
 
 
-# The model's summands: the count of each, and its words.
+# The model's summands: counts and words.
 PARTS: dict[str, tuple[str, Callable[[int], str]]] = {
     "latency_us": ("messages", lambda count: f"{plural(count, 'message')} after one another"),
     "bytes_us": ("nbytes", lambda count: f"{rounded_bytes(count)} on its longest path"),
@@ -67,7 +64,7 @@ PARTS: dict[str, tuple[str, Callable[[int], str]]] = {
 
 @dataclass(frozen=True)
 class Apart:
-    """A row's time, split; ``spread_us``: from the end of the middle rank to the last one's. Model: us and counts."""
+    """A row's time, split; ``spread_us``: from the middle rank's end to the last one's. Model: us and counts."""
 
     row: Row
     name: str
@@ -95,7 +92,6 @@ class Apart:
 
     @property
     def parts(self) -> dict[str, tuple[float, str]]:
-        """The parts that may be a reason, with times and words."""
         model = self.model or {}
         found = {name: (model.get(name, 0.0), words(model.get(count, 0))) for name, (count, words) in PARTS.items()}
         return found | {"late_us": (self.late_us or 0.0, f"a late rank, mostly rank {self.row.slow_rank}")}
@@ -126,7 +122,7 @@ def model_of(row: Row, network: Network, site: Site) -> dict[str, Any] | None:
     done_s = cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s  # by rank
     parts_us = costs * counts * 1e6
     total_us = float(parts_us.sum())
-    # The path's sum differs from the time only by the perturbation of 1e-6.
+    # The path's sum differs only by the perturbation.
     parts_us *= max(done_s) * 1e6 / total_us if total_us else 0.0
     found: dict[str, Any] = dict(zip(PARTS, parts_us.tolist(), strict=True))
     found |= zip((count for count, _ in PARTS.values()), map(round, counts.tolist()), strict=True)
@@ -147,7 +143,6 @@ def spread_us(row: Row) -> float | None:
 
 
 def sentence(mine: Apart, others: Sequence[Apart]) -> str:
-    """Explain a row's time compared with the fastest other row."""
     at = f"At {format_bytes(mine.row.bytes)} {mine.name}"
     if not others:
         return f"{at} takes {us(mine.time_us)}: {alone(mine)}."
@@ -163,7 +158,6 @@ def sentence(mine: Apart, others: Sequence[Apart]) -> str:
 
 
 def why_not_known(mine: Apart, other: Apart) -> str:
-    """Name the unexplained share if it is too large for a reason."""
     if mine.rest_us is None:
         return f"{mine.name} has no program of messages that could be priced"
     if other.rest_us is None:
@@ -192,14 +186,13 @@ def reason(mine: Apart, other: Apart, *, slower: bool) -> str:
 
 
 def alone(mine: Apart) -> str:
-    """Name the largest part."""
     name = max(mine.parts, key=lambda name: mine.parts[name][0])
     part_us = mine.parts[name][0]
     if not part_us:
         return "it cannot be split"
     if mine.rest_us is not None and abs(mine.rest_us) > UNKNOWN * mine.time_us:
         return "the model does not explain it"
-    known_us = mine.model_us + (mine.late_us or 0.0)  # exceeds the measured time if the rest is negative
+    known_us = mine.model_us + (mine.late_us or 0.0)  # exceeds the time if the rest is negative
     return f"{part_us / max(mine.time_us, known_us):.0%} of its time is {mine.part(name)}"
 
 

@@ -1,8 +1,6 @@
 """Find the rank, link or layer that iterations wait for: replay a recorded run with each at its usual speed.
 
-Start at ``blame`` in blamed.py. Each file needs the ones before it. Graph: events, their dependencies, the replay;
-threads: each rank's activity; messages: dependencies between ranks; causes: suspects and their usual speed; blamed:
-the outliers, and savings by noise; output: sentences, data, tables; job: running jobs; command.
+Start at ``blame`` in blamed.py.
 """
 
 from dear_mpi.cli.commands import AddedFlag, Command

@@ -1,11 +1,7 @@
 """Find the causes of lost time in a recorded run: replay suspects at their usual speed, one at a time.
 
-A suspect stands out if an iteration without it is at least 3 % shorter, and if it saves more than noise does
-(``by_turns``). The chance of error is 5 % for all suspects together (Bonferroni). The suspect then counts as fixed, and
-the others are tried again.
-
-Seconds of an iteration are means without the lowest and highest fifth, so that a few disturbed iterations change
-little.
+A suspect stands out if an iteration without it is at least 3 % shorter, and it saves more than noise does, with a 5 %
+chance of error for all (Bonferroni). It then counts as fixed, and the others are tried again.
 """
 
 from collections import defaultdict
@@ -24,9 +20,9 @@ from dear_mpi.training.log import middle
 from dear_mpi.training.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: with fewer, chance may explain any suspect
-LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; difference of the replay from the measurement
-MOST = 3  # causes, one after the other
-TRIM = 0.2  # of iterations, at either end
+LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of the replay from the measurement
+MOST = 3  # causes
+TRIM = 0.2  # at either end
 OWN = "the middle of its own iterations"  # the default reference
 KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
 
@@ -37,42 +33,40 @@ class BlameError(ValueError):
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold a suspect and the seconds of an iteration with and without it; ``chance``: that noise saves as much."""
+    """A suspect; ``chance``: that noise saves as much."""
 
     kind: str
     name: str
-    seen: int  # number of iterations
-    over_s: float  # seconds beyond the usual in each of these; 0 for a link
-    ratio: float  # of its seconds to the usual ones, for a link or a layer
+    seen: int  # iterations
+    over_s: float  # beyond the usual in each of these; 0 for a link
+    ratio: float  # to the usual seconds, of a link or a layer
     now_s: float
     without_s: float
-    share: float  # of now, saved without it
+    share: float  # of now, saved
     chance: float
-    messages: Compared | None = None  # the slowest ones on a link
+    messages: Compared | None = None  # slowest on a link
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Hold the causes in the order of removal, each without the earlier ones.
+    """Causes in the order of removal, each without the earlier ones.
 
-    ``most`` is the remaining suspect that saves most. Seconds are trimmed means over iterations.
+    ``most``: the remaining suspect that saves most. Seconds are trimmed means over iterations.
     """
 
     iterations: int
     ranks: int
     measured_s: float
     replayed_s: float
-    off: float  # relative difference of the replay from the measurement
+    off: float  # relative, of the replay
     causes: tuple[Finding, ...]
     most: Finding | None
-    reference: str  # of a layer's usual time
+    reference: str  # for a layer's usual time
     suspects: Mapping[str, int]  # how many, by kind
 
 
 def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
-    """Find the causes that a run waits for.
-
-    Args:
+    """Args:
         usual_s: of layers, see ``Suspects``; ``reference`` names its source.
 
     Raises:
@@ -101,7 +95,6 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
 
 
 def checked(run: Run) -> Run:
-    """Return the run with only the iterations that are complete on all ranks."""
     if len(run.ranks) not in (1, run.size):
         raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
     whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
@@ -112,7 +105,7 @@ def checked(run: Run) -> Run:
 
 
 def check_enough(iterations: int, suspects: int) -> None:
-    """Check that enough iterations exist for a layer to stand out among all suspects."""
+    """Check that a layer could stand out."""
     if (fewest := ceil(log2(max(1, suspects) / CHANCE))) > iterations:
         raise BlameError(
             f"blame needs {fewest} iterations at least for {suspects} suspects, and has {iterations}: {KEPT}"
@@ -120,14 +113,12 @@ def check_enough(iterations: int, suspects: int) -> None:
 
 
 def is_whole(rank: Rank, iteration: Iteration) -> bool:
-    """Return whether all notes of its collectives are kept: later ones may push them out."""
+    """Whether all notes of its collectives are kept: later ones may push them out."""
     ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
     return not rank.noted or not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
 
 
 class Trial:
-    """Replay a run with its suspects at their usual speed."""
-
     def __init__(self, run: Run, usual_s: Usual | None) -> None:
         threads = Threads(run)
         self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
@@ -139,7 +130,6 @@ class Trial:
         self.measured_s, self.replayed_s = (trimmed_mean(iterations_s(self.graph, times)[:, 0]) for times in both)
 
     def mend(self, finding: Finding) -> None:
-        """Keep a suspect at its usual speed from now on."""
         place = [(each.kind, each.name) for each in self.left].index((finding.kind, finding.name))
         self.mended.append(self.left.pop(place))
 
@@ -153,7 +143,7 @@ class Trial:
         return replay(self.graph, self.order, more_s, count)
 
     def round(self) -> list[Finding]:
-        """Try all remaining suspects; return them by savings, largest first."""
+        """Return all remaining suspects by savings, largest first."""
         spent_s = iterations_s(self.graph, self.times(self.left))
         now_s, saved_s, found = trimmed_mean(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], list[Finding]()
         for kind in KINDS:
@@ -182,7 +172,7 @@ class Trial:
 
 
 def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
-    """Return the suspect that saves most among the ones that stand out, or None."""
+    """The suspect that saves most among those that stand out."""
     return next((each for each in found if each.share >= LEAST and each.chance <= CHANCE / suspects), None)
 
 
@@ -195,20 +185,18 @@ def trimmed_mean(values: Any) -> float:
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
 
 
-# How likely noise saves as much as a suspect, exactly, from the savings of its kind by iteration.
+# How likely noise saves as much as a suspect, exactly.
 #
-# Ranks are alike, and so are links: if noise delays all of them equally, each iteration may have assigned the savings
-# to them at random. Layers differ: if noise makes each as often quicker as slower than usual, each iteration may have
-# drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that one
-# disturbed iteration counts no more than another. Sources: Hodges and Lehmann, Rank methods for combination of
-# independent experiments in analysis of variance (Annals of Mathematical Statistics, 1962); Wilcoxon, Individual
-# comparisons by ranking methods (Biometrics Bulletin, 1945).
-INSTANT_S = 1e-9  # savings that differ by less are equal
+# Ranks are alike, and so are links: each iteration may have assigned savings to them at random. Layers differ: it may
+# have drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that no
+# disturbed iteration counts more. Sources: Hodges and Lehmann (Annals of Mathematical Statistics, 1962); Wilcoxon
+# (Biometrics Bulletin, 1945).
+INSTANT_S = 1e-9  # closer savings are equal
 PLACES = 200
 
 
 def by_turns(saved_s: Any) -> Any:
-    """Return, for each column, how likely random columns in each row reach a rank sum as high.
+    """Return how likely, for each column, random columns in each row reach a rank sum as high.
 
     >>> by_turns(np.array([[3.0, 0.0], [2.0, 0.0], [5.0, 0.0], [4.0, 0.0]])).tolist()
     [0.0625, 1.0]
@@ -222,7 +210,7 @@ def by_turns(saved_s: Any) -> Any:
 
 
 def by_sign(saved_s: Any) -> Any:
-    """Return, for each column, how likely random signs in each row reach a rank sum as high.
+    """Return how likely random signs reach it.
 
     >>> by_sign(np.array([[1.0], [2.0], [3.0], [4.0]])).tolist(), by_sign(np.array([[-1.0], [1.0]])).tolist()
     ([0.0625], [0.75])
@@ -236,7 +224,7 @@ def by_sign(saved_s: Any) -> Any:
 
 
 def places_of(values: Any) -> Any:
-    """Rank each value among all, from 0 to PLACES; equal values share a rank."""
+    """Rank values from 0 to PLACES, equal ones equally."""
     ordered = np.sort(values, axis=None)
     around = ordered.searchsorted(values, "left") + ordered.searchsorted(values, "right")
     return PLACES * around // (2 * max(1, values.size))

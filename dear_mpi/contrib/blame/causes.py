@@ -1,4 +1,4 @@
-"""List suspects that an iteration may wait for (ranks, links, layers), with their time beyond the usual."""
+"""List suspects (ranks, links, layers), with their time beyond the usual."""
 
 import re
 from collections import defaultdict
@@ -19,13 +19,13 @@ Usual: TypeAlias = dict[tuple[str, str], float]
 
 KINDS = ("rank", "link", "layer")
 QUICKEST = 10  # per cent
-MOST_LAYERS = 12  # tried layers: the ones with the most time beyond the usual
+MOST_LAYERS = 12  # tried: with the most time beyond the usual
 PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Compare the quicker messages of one size on a link with those on other links, in seconds."""
+    """The quicker messages of one size on a link and on other links, in seconds."""
 
     nbytes: int
     seconds: float
@@ -33,19 +33,18 @@ class Compared:
 
 
 class Suspect(NamedTuple):
-    """Describe a suspect; ``over_s`` is its time beyond the usual, by iteration."""
+    """``over_s``: its time beyond the usual, by iteration."""
 
     kind: str
     name: str
     over_s: Any
-    more_s: Mapping[Any, float]  # seconds added to each of its causes at the usual speed
-    ratio: float = 1.0  # of its seconds to the usual ones, for a link or a layer
-    messages: Compared | None = None  # the slowest ones on a link
+    more_s: Mapping[Any, float]  # added to its causes at the usual speed
+    ratio: float = 1.0  # to the usual seconds, of a link or a layer
+    messages: Compared | None = None  # slowest on a link
 
 
 def layer_of(name: str) -> tuple[str, str] | None:
-    """Return the pass and the layer of a main thread's span.
-
+    """
     >>> layer_of("backward conv1, part 1 of 2"), layer_of("weights of fc"), layer_of("before forward conv1")
     (('backward', 'conv1'), ('backward', 'fc'), None)
     """
@@ -57,9 +56,7 @@ def layer_of(name: str) -> tuple[str, str] | None:
 
 
 class Suspects:
-    """Collect all suspects of a run.
-
-    Args:
+    """Args:
         usual_s: of layers; default: the median of the run's iterations.
 
     Attributes:
@@ -84,8 +81,7 @@ class Suspects:
         return found
 
     def of_ranks(self) -> list[Suspect]:
-        """Compare each rank with the others' time for the same work in the same iteration; engine delays scale
-        along."""
+        """Compare each rank with the others' time for the same work of an iteration; engine delays scale along."""
         if len(self.ranks) < 2:
             return []
         changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
@@ -106,12 +102,11 @@ class Suspects:
     def of_links(self) -> list[Suspect]:
         """Compare each link with the other links' messages of equal size.
 
-        A link is slow if nine of ten of its messages take longer than the others' median message. Otherwise it may be
-        chance, and the link keeps its usual speed.
+        A link is slow if nine of ten of its messages take longer than the others' median message.
 
-        Only messages sent onto a free link count; if the link never is free, its queued messages do. For the suspected
-        link, both main threads must have been waiting; for the others all messages count, so a message held up there
-        makes no link look slow. Messages without bytes, or without duration, are ignored.
+        Only messages sent onto a free link count; if it never is free, queued ones do. For the suspected link, both
+        main threads must have been waiting; for the others all messages count, so a message held up there makes no link
+        look slow. Messages without bytes or duration are ignored.
         """
         alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
         for (link, nbytes, queued), all_s in self.messages.seen_s.items():
@@ -158,7 +153,6 @@ class Suspects:
         ]
 
     def by_iteration(self, works: Sequence[Work]) -> Any:
-        """Return the median over ranks of each kind of work, by iteration."""
         sums = np.zeros((self.iterations, len(self.ranks)))
         for work in works:
             sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]

@@ -1,5 +1,3 @@
-"""Define the command ``dear-mpi blame``."""
-
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, shared
 from dear_mpi.cli.run import with_flags, write_json

@@ -1,12 +1,12 @@
-"""Represent a recorded run as a graph: the events of all ranks, and their dependencies.
+r"""Represent a recorded run as a graph: the events of all ranks, and their dependencies.
 
     main thread   | forward 0 ---> | forward 1 ---> | ... | wait ------------> | update ...
-                                          \\ handed over        / is over
+                                          \ handed over        / is over
     engine                                  | start, end of a message, combine ... |
-                                                  \\ message to another rank's engine
+                                                  \ message to another rank's engine
 
-An event comes as soon as all its dependencies are over: each is an edge with a delay in seconds. The delay of the last
-one is the measured one, so an unchanged graph reproduces its measured times.
+An event comes when all its dependencies are over: each is an edge with a delay in seconds. The last one's delay is
+measured, so an unchanged graph reproduces its times.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ import numpy as np
 
 
 class Work(NamedTuple):
-    """Name the ``nth`` repetition of a main thread's work in an iteration; comparable across ranks."""
+    """The ``nth`` repetition of a main thread's work in an iteration."""
 
     rank: int
     iteration: int
-    name: str  # for example: forward conv1
+    name: str  # such as forward conv1
     nth: int
 
 
@@ -35,7 +35,7 @@ class Link(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """Group messages of one size on a link that began when sent, or (queued) when the previous one ended."""
+    """Messages of one size on a link that began when sent, or (queued) when the previous one ended."""
 
     link: Link
     nbytes: int
@@ -46,7 +46,7 @@ Cause: TypeAlias = Work | Sort
 
 
 class Edge(NamedTuple):
-    """Delay the event ``after`` by some seconds from the event ``before``; ``cause`` owns these seconds."""
+    """Delay the event ``after`` from the event ``before``; ``cause`` owns these seconds."""
 
     before: int
     after: int
@@ -56,12 +56,10 @@ class Edge(NamedTuple):
 
 @dataclass(eq=False)
 class Graph:
-    """Hold events by number.
-
-    Attributes:
-        times: of events, as measured.
-        edges: that lead to each event.
-        bounds: of each rank: the event that begins its first iteration, then the ends of iterations.
+    """Attributes:
+    times: of events, as measured.
+    edges: that lead to each event.
+    bounds: of each rank: the event that begins its first iteration, then the ends of iterations.
     """
 
     times: list[float] = field(default_factory=list)
@@ -80,7 +78,7 @@ class Graph:
         return self.times[after] - self.times[before]
 
     def after_last(self, after: int, earlier: Iterable[int]) -> None:
-        """Add an event some time after the last of these; later ones do not delay it."""
+        """Add an event after the last of these; later ones do not delay it."""
         known = [each for each in earlier if self.times[each] <= self.times[after]]
         last = max(known, key=self.times.__getitem__, default=None)
         for each in known:
@@ -92,10 +90,7 @@ class Graph:
 
 
 def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count: int) -> Any:
-    """Compute the time of each event in ``count`` replays, as an array of events and replays.
-
-    ``more_s`` adds seconds to the edges of a cause, by replay.
-    """
+    """Compute event times, (events, replays). ``more_s`` adds seconds to the edges of a cause, by replay."""
     found = np.empty((len(graph.times), count))
     for at in order:
         edges, here = graph.edges[at], found[at]
@@ -108,6 +103,6 @@ def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count:
 
 
 def iterations_s(graph: Graph, times: Any) -> Any:
-    """Return the seconds of iterations by replay, each from last rank's end to last rank's end."""
+    """Return iterations by replay, each from last rank's end to last rank's end."""
     last = np.array([times[list(moments)].max(axis=0) for moments in zip(*graph.bounds, strict=True)])
     return np.diff(last, axis=0)

@@ -20,7 +20,7 @@ DECLARED = "what the model declares"
 
 
 def declared_of(session: Session, parts: int) -> Usual | None:
-    """Return the declared seconds of synthetic layers, for batches split into ``parts``; None for other layers."""
+    """Seconds of synthetic layers, for batches split into ``parts``; None for other layers."""
     found = Usual()
     for number, layer in enumerate(session.layers):
         if not isinstance(layer, Synthetic):
@@ -32,12 +32,10 @@ def declared_of(session: Session, parts: int) -> Usual | None:
 
 @dataclass(eq=False)
 class Blamer:
-    """Record and analyse a job. The constructor is collective.
-
-    Construct it before the iterations. Raises ArgumentError if they are too few.
+    """Record and analyse a job; construct it, collectively, before the iterations.
 
     Args:
-        iterations: of the job; the first ``fill`` do not count.
+        iterations: of the job; the first ``fill`` do not count. ArgumentError if they are too few.
         clock: of a recorder, if there is one.
     """
 
@@ -62,7 +60,7 @@ class Blamer:
         return {}
 
     def found(self, name: str, recordings: Sequence[Recording] = (), *, parts: int = 1) -> dict[str, Any]:
-        """Return the result, see ``as_data``, or only ``refused`` if there is none. Collective.
+        """Collective: return the result, see ``as_data``, or only ``refused``.
 
         ``recordings`` come from a recorder after a flush; without them this call begins with a flush.
         """
@@ -76,7 +74,7 @@ class Blamer:
                 return as_data(found, transport.name)
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
-            except Exception as error:  # a bug here must not cost the report of a finished run
+            except Exception as error:  # a bug here must not cost a run's report
                 return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
         return said_by_rank_0(transport, "blame", say, asleep=True)

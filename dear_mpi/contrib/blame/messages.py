@@ -4,9 +4,9 @@
     receiver     start, wait ............................ over        as soon as it has come
                                                            next message on this link
 
-A message may depend on the start at both ends and on the end of the previous message on its link. It began at the last
-of these; a rank that was blocked until its end observed its duration. Unobserved messages are assumed to last as long
-as the quicker ones of their size on their link, or less if they ended earlier.
+A message begins at the last of: the start at both ends, the previous message's end on its link. A rank that was blocked
+until its end observed its duration. Unobserved ones last as long as the quicker ones of their size on their link, or
+less if they ended earlier.
 
 Only messages during which both main threads waited show the speed of a link: others may have stalled while a layer held
 the core, or Python's lock. Their time beyond the usual counts as that rank's.
@@ -22,35 +22,33 @@ from dear_mpi.collectives.plans.notes import end_of, other_end
 from dear_mpi.contrib.blame.graph import Graph, Link, Sort
 from dear_mpi.contrib.blame.threads import HELD, Call, Threads
 
-BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait longer than this, and than this share of its message, waited for the message
-FEWEST = 5  # messages that define the usual time
-QUICK = 25  # per cent of messages are quicker than an undisturbed link's time
+BLOCKED_S, BLOCKED = 20e-6, 0.1  # a longer wait, also as a share of its message, waited for it
+FEWEST = 5  # messages for the usual time
+QUICK = 25  # per cent of messages: an undisturbed link's time
 
 Seen: TypeAlias = dict[Sort, list[float]]
 
 
 class End(NamedTuple):
-    """Describe a message at a rank that waits for it; events may be unknown."""
+    """A message at a rank that waits for it; events may be unknown."""
 
     call: Call
     link: Link
     sent: int | None
     posted: int | None  # by the receiver
-    queued: int | None = None  # the end of the previous message on its link
-    known: Sequence[int] = ()  # the events that it may have begun after, then its end
-    waited: bool = False  # whether its rank was blocked until it was over
+    queued: int | None = None  # the previous message's end
+    known: Sequence[int] = ()  # events that it may have begun after, then its end
+    waited: bool = False  # its rank was blocked until its end
 
     def sort(self, begun: int) -> Sort:
         return Sort(self.link, self.call.part.nbytes, begun == self.queued)
 
 
 class Messages:
-    """Connect the ranks.
-
-    Attributes:
-        seen_s: the seconds of messages whose receiver was blocked.
-        alone_s: the subset that shows the speed of its link.
-        usual_s: the quicker ones of seen_s.
+    """Attributes:
+    seen_s: the seconds of messages whose receiver was blocked.
+    alone_s: the subset that shows the speed of its link.
+    usual_s: the quicker ones of seen_s.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -74,7 +72,7 @@ class Messages:
         return End(call, *ways[part.incoming])
 
     def in_queues(self, ends: Sequence[End]) -> list[End]:
-        """Add the previous message on each link, as its receiver or its sender saw it."""
+        """Add the previous message on each link, as either end saw it."""
         queues, found, times = defaultdict[tuple[Link, bool], list[End]](list), list[End](), self.graph.times
         for end in ends:
             queues[end.link, end.call.part.incoming].append(end)
@@ -106,7 +104,7 @@ class Messages:
         return {sort: all_s for sort, all_s in found.items() if len(all_s) >= FEWEST}
 
     def join(self, end: End) -> None:
-        """End a wait with its message, and no sooner than it begins."""
+        """End a wait with its message, no sooner than it begins."""
         graph, begin, over = self.graph, end.call.begin, end.call.end
         graph.join(begin, over, 0.0 if end.waited else graph.since(begin, over))
         for each in end.known:
@@ -118,8 +116,7 @@ class Messages:
                 graph.join(each, over, min(lasted_s, usual_s), sort)
 
     def join_held(self, begin: int, over: int, sort: Sort, more_s: float) -> None:
-        """Assign a message's time beyond the usual to the rank whose main thread computed: it kept its engine from the
-        core."""
+        """Assign a message's excess to the rank whose main thread kept its engine from the core."""
         busy_s, rank = self.busiest(sort.link, begin, over)
         if (held_s := min(busy_s, more_s)) > 0:
             free = self.graph.moment(self.graph.times[over] - held_s)
@@ -128,7 +125,6 @@ class Messages:
         self.graph.join(begin, over, self.graph.since(begin, over), sort)
 
     def join_calls(self) -> None:
-        """Connect all calls that are not ends of messages."""
         whole = defaultdict[int, list[tuple[int, int]]](list)
         for call in self.threads.calls:
             if call.part.kind == "whole":
@@ -146,7 +142,7 @@ def quick(all_s: Any) -> float:
 
 
 def meet(graph: Graph, joints: Sequence[tuple[int, int]]) -> None:
-    """End all of these events some time after the last one begins."""
+    """End these events some time after the last one begins."""
     last_s = max(graph.times[begin] for begin, _ in joints)
     for _, end in joints:
         for begin, _ in joints:

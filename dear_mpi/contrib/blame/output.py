@@ -1,5 +1,3 @@
-"""Show the findings of blame: as sentences, worst first, and as data."""
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +11,7 @@ from dear_mpi.reporting.units import format_bytes, plural
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is seen only if the model declares its times."
 SHARED = "Ranks share cores here: what stands out may be the turns that they take."
-SECOND_S, SHORT_S = 1.0, 0.01  # from SECOND_S on in seconds, else milliseconds; below SHORT_S with two digits
+SECOND_S, SHORT_S = 1.0, 0.01  # from there in seconds, else ms; below that two digits
 MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
 
 
@@ -69,7 +67,7 @@ def seconds(value: float) -> str:
 
 
 def as_data(blame: Blame, transport: str) -> dict[str, Any]:
-    """Return the key ``blame`` of ``--json``, for a run on the named transport."""
+    """Return the key ``blame`` of ``--json``."""
     return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
 
 

@@ -1,4 +1,4 @@
-"""Build each rank's part of the graph: the successive activities of its two threads."""
+"""Build each rank's part of the graph: the activities of its two threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.blame.graph import Cause, Graph, Work
 from dear_mpi.training.spans import COMPUTE, WIRE, Rank, Run, Span
 
-BEGIN, END = "begin", "end"  # kinds of items that begin or end an iteration
-MARKS = {END: 1, BEGIN: 2}  # after items without duration at the same time
-HELD = "holding up its engine"  # work of a main thread
-JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
+BEGIN, END = "begin", "end"  # of an iteration
+MARKS = {END: 1, BEGIN: 2}  # after other items at that time
+HELD = "holding up its engine"
+JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # spans with other ranks
 
 
 class Call(NamedTuple):
-    """Describe a call inside a collective, between two events of a rank."""
+    """A call inside a collective, between two events of a rank."""
 
     number: int  # of the collective
     rank: int
@@ -31,11 +31,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Threads:
-    """Hold the events of all threads.
-
-    Attributes:
-        joints: of each rank, collectives without notes: the events of the earliest begin and of the end.
-    """
+    """``joints``: per rank, collectives without notes: the events of the earliest begin and of the end."""
 
     run: Run
     graph: Graph = field(default_factory=Graph)
@@ -50,8 +46,6 @@ class Threads:
 
 
 class MainThread:
-    """Cover a main thread from the begin of the first iteration to the end of the last one."""
-
     def __init__(self, graph: Graph, rank: Rank) -> None:
         self.graph, self.number = graph, rank.number
         self.begins = [each.begin_s for each in rank.iterations]
@@ -84,20 +78,18 @@ class MainThread:
         return moment
 
     def before(self, at_s: float) -> int | None:
-        """Return the last event at or before this time."""
         place = bisect_right(self.times, at_s) - 1
         return self.moments[place] if place >= 0 else None
 
     def busy_s(self, begin: int, end: int) -> float:
-        """Return the seconds between two events spent on anything but waits for the engine."""
+        """Seconds between two events, except waits for the engine."""
         begin_s, end_s = self.graph.times[begin], self.graph.times[end]
         first, last = max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1), bisect_right(self.idle_s, (end_s,))
         idle_s = (min(end_s, over_s) - max(begin_s, since_s) for since_s, over_s in self.idle_s[first:last])
         return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
 
     def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
-        """End waits with their operation: the last of its name that had ended by then, or of all if none has the
-        name."""
+        """End waits with their operation: the last of its name that had ended by then; of all if none has it."""
         times, every, named = self.graph.times, [end for _, end in carried], defaultdict[str, list[int]](list)
         for name, end in carried:
             named[name].append(end)
@@ -108,7 +100,7 @@ class MainThread:
 
 
 def items_of(rank: Rank) -> list[Span]:
-    """Return a main thread's activities in and between iterations, with events."""
+    """A main thread's activities in and between iterations, with events."""
     first_s, last_s = rank.iterations[0].begin_s, rank.iterations[-1].end_s
     items = [span for span in rank.spans if span.lane == COMPUTE and first_s <= span.begin_s and span.end_s <= last_s]
     for number, begin_s, end_s in rank.iterations:
@@ -118,12 +110,10 @@ def items_of(rank: Rank) -> list[Span]:
 
 
 class EngineThread:
-    """Cover an engine's operations during the iterations, with the calls of its collectives."""
-
     def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
         self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
         self.last: int | None = None
-        self.carried = list[tuple[str, int]]()  # names and end events of operations
+        self.carried = list[tuple[str, int]]()  # operations' names and end events
         spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
         begins = [noted.begin_s for noted in rank.noted]
         for span in spans:

@@ -1,5 +1,3 @@
-"""Run ``dear-mpi doctor`` anywhere, even without a working MPI, and ``dear-mpi links`` between all pairs of ranks."""
-
 import os
 from typing import Any
 
@@ -35,11 +33,11 @@ def doctor(flags: Flags) -> None:
     def command(world: World) -> dict[str, Any]:
         facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
         found = findings(facts)
-        if launch.rank == world.rank == 0:  # without MPI, each process is rank 0 of a separate world
+        if launch.rank == world.rank == 0:  # without MPI, each process has its own world
             show_doctor(facts, found)
         return as_object(facts, found)
 
-    alone = look(launch, device)  # collective: before errors of single ranks, which all ranks share later
+    alone = look(launch, device)  # collective: before errors of single ranks
     lookup("device", device or "cpu", STREAMS)
     lookup("device_memory", device_memory, OVERRIDES)
     nbytes = parsed("--size", parse_message, flags["size"])

@@ -1,7 +1,4 @@
-"""Examine a job: start MPI if possible, gather each rank's facts, and measure links.
-
-Facts are plain values, so tests can make them up.
-"""
+"""Start MPI if possible, gather each rank's facts, and measure links."""
 
 import os
 import sys
@@ -25,12 +22,12 @@ from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
 INTERFACES = Path("/sys/class/net")
-UP = ("up", "unknown")  # some interfaces that are up, such as tunnels, report unknown
-NAMES = {"python": "Python", "numpy": "NumPy"}  # names that differ in the comparison of versions
+UP = ("up", "unknown")  # tunnels that are up report unknown
+NAMES = {"python": "Python", "numpy": "NumPy"}  # in the comparison of versions
 
 
 def software(mpi_library: str | None) -> dict[str, str]:
-    """Return the versions of this process's imports; mpi4py if MPI started."""
+    """mpi4py only if MPI started."""
     found = {NAMES.get(name, name): version for name, version in versions().items()}
     found |= {"the MPI library": mpi_library, "dear-mpi": str(sys.modules["dear_mpi"].__version__)}
     return {name: version or "none" for name, version in found.items()}
@@ -43,7 +40,7 @@ def mtus(folder: Path = INTERFACES) -> dict[str, int]:
     return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
 
 
-# Settings that decide how messages travel, if set.
+# They decide how messages travel.
 SETTINGS = (
     *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),
     *("OMPI_MCA_opal_common_ucx_tls", "OMPI_MCA_opal_common_ucx_devices"),
@@ -56,7 +53,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 @dataclass(frozen=True)
 class RankFacts:
-    """The facts of one rank; ``gpu_problem`` is the reason for a missing GPU."""
+    """``gpu_problem``: the reason for a missing GPU."""
 
     rank: int
     host: str
@@ -66,15 +63,15 @@ class RankFacts:
     cores: tuple[int, ...]
     host_cores: int
     blas_threads: int
-    huge_pages: bool  # whether shared memory can have them
-    huge_pages_text: str  # the source of that answer
+    huge_pages: bool  # in shared memory
+    huge_pages_text: str  # its source
     gpu: Gpu | None = None
     gpu_problem: str | None = None
-    congestion: str = ""  # TCP's congestion control, if the kernel reports it
+    congestion: str = ""  # TCP's, if reported
     software: Mapping[str, str] = field(default_factory=dict)  # versions
     kernel: str = ""
-    mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces that are up, in bytes
-    machine: str = ""  # with the kernel that schedules it: several hosts may be one machine
+    mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces, in bytes
+    machine: str = ""  # with its kernel: several hosts may be one machine
     limit: Limit | None = None  # the cgroup that allows the fewest cores
 
 
@@ -94,7 +91,6 @@ class Facts:
 
     @property
     def hosts(self) -> list[int]:
-        """Return the number of ranks on each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -103,12 +99,11 @@ class Facts:
 
     @property
     def foreign(self) -> bool:
-        """Return whether the launcher belongs to another MPI than the library."""
+        """Whether the launcher belongs to another MPI than the library."""
         return self.mpi is not None and self.mpi.size == 1 < self.launch.size
 
 
 def look(launch: Launch, device: str | None) -> Facts:
-    """Collect this process's facts, and start MPI if possible."""
     gpu, why = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
     huge_pages, huge_pages_text = shared_huge_pages()
@@ -146,7 +141,7 @@ def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
 
 
 def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
-    """Return this rank's GPU, or the reason for its absence; neither if no GPU is requested."""
+    """Return this rank's GPU, or the reason for its absence; neither if none is requested."""
     if device == "cpu":
         return None, None
     select_gpu()
@@ -157,7 +152,7 @@ def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
 
 
 def blas_threads(environment: Mapping[str, str], cores: int) -> int:
-    """Return the threads of NumPy's linear algebra in a process: as set, else one per usable core.
+    """Return the threads of NumPy's linear algebra: as set, else one per usable core.
 
     >>> blas_threads({"OMP_NUM_THREADS": "2,1"}, 8), blas_threads({}, 8)
     (2, 8)
@@ -169,7 +164,7 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
 def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
     """Return whether plans' shared memory can have huge pages, by a trial, and the kernel's setting.
 
-    From shared memory with pages of 4 KiB, messages take up to twice as long if MPI lets the kernel copy them (CMA).
+    With 4 KiB pages messages take up to twice as long if MPI lets the kernel copy them (CMA).
     """
     try:
         descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
@@ -177,17 +172,14 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
         problem = collapse(block)
     except (OSError, AttributeError) as error:
         problem = f"none: {error}"
-    # The kernel marks the active word with brackets.
+    # Brackets mark the active word.
     words = {name: read(folder / name).partition("[")[2].partition("]")[0] for name in ("enabled", "shmem_enabled")}
     said = ", ".join(f"{name} {word}" for name, word in words.items() if word)
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
 
 
 def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
-    """Collective: gather each rank's facts, the job's common facts, and links (messages of ``nbytes``).
-
-    Without a usable MPI, only this rank's facts.
-    """
+    """Collective: gather facts, and measure links (messages of ``nbytes``). Without MPI, only this rank's facts."""
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:

@@ -1,4 +1,4 @@
-"""Derive findings and remedies from a job's facts: pure functions, one per subject."""
+"""Derive findings and remedies from a job's facts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SEVERITIES = ("broken", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding; ``severity``: broken (the job cannot work), warning (slower or partly wrong), or note."""
+    """``severity``: broken (the job cannot work), warning (slower or partly wrong), or note."""
 
     severity: str
     text: str
@@ -29,13 +29,13 @@ def ranks_of(ranks: Sequence[RankFacts]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
 
 
-MOST_HOSTS = 3  # the most hosts that are named
+MOST_HOSTS = 3  # named
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
 Said: TypeAlias = Callable[[RankFacts], str]
-# Facts that ranks should share: severity, the text to compare and to show, advice.
+# Facts that ranks should share: severity, text, advice.
 ALIKE: dict[str, tuple[Callable[..., Finding], Said, str]] = {
     **{
         name: (warning, lambda rank, name=name: rank.software.get(name, "unknown"), SAME)  # type: ignore[misc]
@@ -62,14 +62,12 @@ def differences(facts: Facts) -> Iterator[Finding]:
 
 
 def where(ranks: Sequence[RankFacts]) -> str:
-    """Name the ranks' hosts, and the ranks there."""
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
     more = f" and {plural(len(hosts) - MOST_HOSTS, 'more host')}" if len(hosts) > MOST_HOSTS else ""
     return f"{', '.join(hosts[:MOST_HOSTS])}{more} ({ranks_of(ranks)})"
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Return all findings, the worst first."""
     found = [finding for check in CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 

@@ -1,5 +1,3 @@
-"""Collect facts about the MPI library and this rank."""
-
 import os
 import re
 import subprocess
@@ -9,7 +7,6 @@ from typing import Any
 
 from dear_mpi.collectives.launch.launcher import child_environment
 
-# Loads the library without starting it.
 LOAD = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -21,7 +18,7 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``device``: MPICH's, else ""; ``threads_suffice``: one thread at a time may call MPI, as the engine's needs."""
+    """``device``: MPICH's, else ""; ``threads_suffice``: one thread at a time may call MPI, as the engine needs."""
 
     library: str
     device: str
@@ -36,7 +33,7 @@ class MpiFacts:
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective: return the facts of this rank; MPI must have started."""
+    """Collective; MPI must have started."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)

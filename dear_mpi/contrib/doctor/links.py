@@ -1,6 +1,6 @@
 """Measure latency and bandwidth between pairs of ranks, each direction separately.
 
-latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot separate
+latency        half of a round trip of 8 bytes: one figure for both directions
 one way        ``MESSAGES`` messages from one rank to the other, then an 8-byte answer: their bytes, divided by the
                time until the answer arrives (like osu_bw)
 """
@@ -31,10 +31,10 @@ Timed: TypeAlias = tuple[Median, int]
 
 SMALL_BYTES = 8
 MESSAGES = 8  # in a stream
-SAMPLES = (100, 30)  # of small and of large messages, at most
-BUDGET_S = 0.3  # for samples, beyond the fewest that give a median an interval
+SAMPLES = (100, 30)  # of small, of large messages
+BUDGET_S = 0.3  # beyond the samples for a median's interval
 WARM_UP = 2
-MOST_BYTES = 1 << 30  # of a large message
+MOST_BYTES = 1 << 30
 
 
 def parse_message(text: str) -> int:
@@ -46,8 +46,7 @@ def parse_message(text: str) -> int:
 
 
 def neighbours(size: int) -> list[Pair]:
-    """Return a ring's pairs.
-
+    """
     >>> neighbours(2), neighbours(3)
     ([(0, 1)], [(0, 1), (1, 2), (2, 0)])
     """
@@ -55,7 +54,7 @@ def neighbours(size: int) -> list[Pair]:
 
 
 def all_pairs(size: int) -> list[Pair]:
-    """Return all pairs; first the first and last rank, which are on two hosts if there are two.
+    """Return the first and the last rank first: they are on two hosts if there are two.
 
     >>> all_pairs(3)
     [(0, 2), (0, 1), (1, 2)]
@@ -71,10 +70,10 @@ def measure_links(
     path: str,
     advance: Callable[[Pair], object] = lambda pair: None,
 ) -> list[Link]:
-    """Collective: measure pairs in turn. Returns a row for each direction of each pair, equal on all ranks.
+    """Collective: measure pairs in turn; all ranks get a row for each direction of each pair.
 
     Args:
-        nbytes: the size of a large message. A rank allocates 2 ``MESSAGES`` of these.
+        nbytes: of a large message. A rank allocates 2 ``MESSAGES`` of these.
         path: host, device (memory handed to MPI), or staged.
         advance: is called after each pair.
     """
@@ -90,7 +89,6 @@ def measure_links(
 
 
 def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
-    """Return both directions of a pair from its timings."""
     there_and_back, round_trips = found["latency", pair]
     latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(there_and_back))
     for source, dest in (pair, pair[::-1]):
@@ -104,11 +102,9 @@ def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: st
 
 
 class Talks:
-    """One rank's measurements with its partners."""
-
     def __init__(self, transport: Transport, nbytes: int, path: str) -> None:
         self.transport, self.nbytes, self.staged = transport, nbytes, path == "staged"
-        allocate = np.ones if path == "host" else device_ones  # written, because untouched pages are all one page
+        allocate = np.ones if path == "host" else device_ones  # written: untouched pages are all one page
         self.small, self.large = allocate(2 * SMALL_BYTES, np.uint8), allocate(2 * MESSAGES * nbytes, np.uint8)
         self.found: dict[tuple[str, Pair], Timed] = {}
 
@@ -133,7 +129,7 @@ class Talks:
         )
 
     def timed(self, what: str, runs: Sequence[MessagesRun], pair: Pair, tag: int) -> None:
-        """Time the runs in sequence; the first of the two ranks decides the number of repetitions."""
+        """Time the runs in sequence; the pair's first rank decides the repetitions."""
         warm_s = [self.sample(runs) for _ in range(WARM_UP)][-1]
         most = SAMPLES[what != "latency"]
         count = self.told(int(min(most, max(FEWEST_SAMPLES, BUDGET_S / warm_s))), *pair, tag)
@@ -148,7 +144,7 @@ class Talks:
         for run in runs:
             run.whole()
             if self.staged:
-                synchronize(run.buffer)  # the copy in was only launched
+                synchronize(run.buffer)  # waits for the copy in
         return time.perf_counter() - begin_s
 
     def told(self, number: int, source: int, dest: int, tag: int) -> int:
@@ -163,10 +159,7 @@ class Talks:
 
 
 def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
-    """Send chunk 0 from ``source`` to ``dest`` and back.
-
-    It returns into chunk 1, so that its receive can be posted before the send, as in any ping-pong.
-    """
+    """Send chunk 0 from ``source`` to ``dest``, and back into chunk 1, whose receive can be posted before the send."""
     forth, back = range(1), range(1, 2)
     steps = {
         source: (Step(sends=(Send(dest, forth),)), Step(receives=(Receive(dest, back),))),
@@ -176,13 +169,12 @@ def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
 
 
 def one_way(rank: int, size: int, source: int, dest: int) -> Program:
-    """Send chunk 0 from ``source`` to ``dest``."""
     steps = {source: Step(sends=(Send(dest, range(1)),)), dest: Step(receives=(Receive(source, range(1)),))}
     return Program("one way", rank, size, (steps[rank],))
 
 
 def device_ones(nbytes: int, dtype: type) -> Array:
-    """Allocate device memory for MPI like buckets, since the allocation decides the path of messages."""
+    """Allocate device memory for MPI like buckets: the allocation decides the path of messages."""
     some = open_streams("cuda").put(np.zeros(1, np.uint8))
     array = Slab.beside(some, nbytes).empty(nbytes, some.dtype)
     array[...] = 1

@@ -1,8 +1,7 @@
 """Summarise links: a line for each pair of ranks, inside hosts and between them, and outliers.
 
-A slow rank is named once, not in each pair: a host or a rank with several links is slow if its best link is ``FACTOR``
-times worse than the median of the others' best. Single links are compared with the remaining ones. The whole 95 %
-interval must exceed the factor.
+A host or rank with several links is slow, and named once, if its best link is ``FACTOR`` times worse than the median of
+the others' best; single links are compared with the rest. The whole 95 % interval must exceed the factor.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A link's measure as a cost: higher is worse. ``least`` is the better end of its 95 % interval."""
+    """A link's measure as a cost. ``least``: the better end of its 95 % interval."""
 
     cost: Callable[[Link], float]
     least: Callable[[Link], float]
@@ -44,7 +43,6 @@ MEASURES = {
 
 
 def by_kind(links: Sequence[Link], hosts: Sequence[str]) -> dict[str, list[Link]]:
-    """Return the links inside hosts and between hosts, if there are any."""
     kinds = grouped(links, lambda row: INSIDE if hosts[row.source] == hosts[row.dest] else BETWEEN)
     return {kind: kinds[kind] for kind in (INSIDE, BETWEEN) if kind in kinds}
 
@@ -60,7 +58,6 @@ class PairLinks:
 
 
 def pairs_of(links: Sequence[Link], hosts: Sequence[str]) -> list[PairLinks]:
-    """Return the pairs, inside hosts first."""
     pairs = []
     for rows in by_kind(links, hosts).values():
         usual = {name: median(map(measure.cost, rows)) for name, measure in MEASURES.items()}
@@ -87,8 +84,7 @@ PAIR_COLUMNS: dict[str, Callable[[PairLinks], str]] = {
 
 
 def places_of(speed: float) -> int:
-    """Return the decimals for a speed.
-
+    """
     >>> places_of(12.5), places_of(0.125)
     (2, 3)
     """
@@ -96,7 +92,6 @@ def places_of(speed: float) -> int:
 
 
 def explained(links: Sequence[Link]) -> str:
-    """Explain the figures, for a note below the table."""
     first = links[0]
     latencies, speeds = (most_of(getattr(row, name) for row in links) for name in ("latency_samples", "samples"))
     return (
@@ -107,8 +102,7 @@ def explained(links: Sequence[Link]) -> str:
 
 
 def most_of(counts: Iterable[int]) -> str:
-    """Format a count, or the range of counts.
-
+    """
     >>> most_of([30, 30]), most_of([6, 30])
     ('30', '6 to 30')
     """
@@ -140,10 +134,7 @@ def outliers(links: Sequence[Link], hosts: Sequence[str]) -> list[Finding]:
 
 
 def slow_ends(rows: Sequence[Link], names: Sequence[Any], measure: Measure) -> dict[Any, Ways]:
-    """Return slow ends, each with its best and the usual cost when it sends and when it receives.
-
-    ``names`` has each rank's host, or the rank.
-    """
+    """Return slow ends (``names``: hosts or ranks), their best and the usual cost as a sender and as a receiver."""
     found: dict[Any, Ways] = {}
     for way, end in (("sends", "source"), ("receives", "dest")):
         groups = grouped(rows, lambda row, end=end: names[getattr(row, end)])  # type: ignore[misc]
@@ -160,7 +151,7 @@ def slow_links(rows: Sequence[Link], kind: str, name: str) -> Iterator[tuple[flo
     usual = median_low(map(measure.cost, rows)) if rows else 0.0
     slow = [row for row in rows if measure.least(row) > FACTOR * usual]
     if name == "latency":
-        slow = [row for row in slow if row.source < row.dest]  # both directions share one latency
+        slow = [row for row in slow if row.source < row.dest]
     if slow:
         worst = max(slow, key=measure.cost)
         ways = {"latency": "between ranks {} and {}", "bandwidth": "from rank {} to rank {}"}

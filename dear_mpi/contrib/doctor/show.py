@@ -1,5 +1,3 @@
-"""Print the reports of ``doctor`` and ``links``, and write them to files."""
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import median
@@ -82,7 +80,7 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
     "GPU": lambda rank: (
         f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
         if rank.gpu
-        else (rank.gpu_problem or "-").partition(" (")[0]  # the finding has the remedy
+        else (rank.gpu_problem or "-").partition(" (")[0]
     ),
 }
 
@@ -91,15 +89,12 @@ MOST_PAIRS = 20  # in a table
 
 
 def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], transport: str) -> dict[str, Any]:
-    """Print the worst pairs, the usual values inside and between hosts, and the outliers.
-
-    ``hosts`` names each rank's host. Returns the report: the input of ``simulate --network FILE``, and more.
-    """
+    """Print the worst pairs, usual values and outliers. Returns the report, for ``simulate --network FILE``."""
     pairs, found = sorted(pairs_of(links, hosts), key=lambda pair: -pair.slowdown), outliers(links, hosts)
     ranks_per_host = [hosts.count(host) for host in dict.fromkeys(hosts)]
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}
     columns |= {"slowdown": lambda pair: f"{pair.slowdown:.2f}"}
-    del columns["memory"]  # equal in all rows
+    del columns["memory"]
     title = f"{format_hosts(ranks_per_host)}, over {transport}"
     screen.print(table([pairs[:MOST_PAIRS]], columns, left=("ranks", "hosts"), title=title))
     if left := len(pairs[MOST_PAIRS:]):
@@ -124,7 +119,7 @@ def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], tra
 
 
 def usual(rows: Sequence[Link]) -> str:
-    """Return the median of each measure, and its range from the best to the worst."""
+    """Return each measure's median, and its range from the best to the worst."""
     said = []
     for name, measure in MEASURES.items():
         costs = [measure.cost(row) for row in rows]

@@ -1,1 +1,1 @@
-"""Train JAX functions as layers of a ``Session``: ``layers.py``."""
+"""Train JAX functions as layers of a ``Session``."""

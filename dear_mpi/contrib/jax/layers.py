@@ -3,9 +3,8 @@
     layers = [JaxLayer("dense", lambda p, x: jax.nn.relu(x @ p["w"] + p["b"]), {"w": w, "b": b}), ...]
     session = Session(layers, JaxLoss(loss), comm)
 
-Layers take and return NumPy arrays. JAX arrays are immutable; our flat buffer is not. So values are copied when a layer
-runs forward, and gradients when it runs backward. Forward returns its pullback with the saved arrays, so both passes
-are compiled, once for each function and shape.
+JAX arrays are immutable; our flat buffer is not: values are copied before forward, gradients after backward. Forward
+returns its pullback with the saved arrays, so both passes are compiled, once per function and shape.
 """
 
 import copy
@@ -37,13 +36,12 @@ def pull(pullback: Any, dy: Any) -> Any:
 
 
 class JaxLayer:
-    """A function of parameters and an input, as a layer.
+    """A function of parameters and an input, as a layer of NumPy arrays.
 
     Args:
         name: the prefix of the parameters' names.
         function: pure, since JAX may call it once for many passes.
-        parameters: arrays, in lists, dictionaries or other JAX trees; or, for tied layers, a ``Parameter`` of another
-            layer.
+        parameters: arrays, in lists, dictionaries or other JAX trees; tied layers: another layer's ``Parameter``.
 
     Raises:
         ValueError: a parameter has a type that JAX does not keep.
@@ -100,7 +98,7 @@ class JaxLoss:
 
 
 def new_parameter(name: str, leaf: Any) -> Parameter:
-    """Create a parameter with a copy of some values. Raises a ValueError if JAX would change their type."""
+    """Copy values to a parameter. Raises a ValueError if JAX would change their type."""
     value = np.array(leaf)
     kept = jnp.array(value[:0] if value.ndim else value).dtype if value.dtype.kind in "biufc" else value.dtype
     if kept != value.dtype:

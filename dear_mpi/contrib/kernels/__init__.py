@@ -1,5 +1,3 @@
-"""Time one rank's kernels: ``dear-mpi bench-kernels``."""
-
 from dear_mpi.cli.commands import Command
 
 COMMAND = Command(

@@ -1,7 +1,7 @@
 """Time one rank's kernels: pack and unpack for the models' tensor lists, and a ring's sums.
 
-They take turns with one copy of the whole bucket, which shows the available bandwidth, and with one copy per tensor,
-which is the cost without these kernels. GB/s counts bytes read and written.
+They take turns with one copy of the whole bucket, the available bandwidth, and with one copy per tensor, the cost
+without these kernels. GB/s counts bytes read and written.
 """
 
 import math
@@ -30,7 +30,7 @@ MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
 WORK_S = 500e-6  # of calls in a sample
-BUDGET_S = 2.0  # of samples for one row's backends; determines their number
+BUDGET_S = 2.0  # of samples for one row's backends
 SAMPLES = (7, 50)
 Call = Callable[[], object]
 KernelRow = dict[str, Any]
@@ -106,8 +106,7 @@ def of_segment(streams: Streams, nbytes: int) -> KernelRow:
 def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
     """Measure the seconds of each call, between two events of the compute stream.
 
-    Short calls are repeated between the events, so a sample measures the kernel and not a launch. Copies of single
-    tensors include their launches.
+    Short calls are repeated between the events, so a sample measures no launch, except for copies of single tensors.
     """
     times = {name: list[float]() for name in calls}
     spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}
@@ -120,7 +119,6 @@ def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]
 
 
 def spent(streams: Streams, call: Call, repeats: int) -> float:
-    """Return the mean seconds of several calls in sequence."""
     begin = streams.compute.mark()
     for _ in range(repeats):
         call()
@@ -128,7 +126,6 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
 
 
 def row_of(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
-    """Return the ``--json`` row of one kernel on one list of tensors."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
     return {
@@ -140,7 +137,7 @@ def row_of(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **
         "ci_low_us": middle.low * 1e6,
         "ci_high_us": middle.high * 1e6,
         "GBps": bandwidth * 1e-9,
-        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # compared with one copy's bandwidth
+        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # of one copy's bandwidth
         "faster_than_each": statistics.median(times["each"]) / middle.value if "each" in times else None,  # (speed-up)
     }
 

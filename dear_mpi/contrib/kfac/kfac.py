@@ -5,16 +5,14 @@
     factors   | triangle of A | triangle of G | rows | targets |   of one rank: sums, which add up over ranks
     inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
 
-A layer's factors are a parameter: ``grad`` has the sums, ``value`` the inverses, and its own optimizer inverts. So
-schedules, routes, owners and checkpoints treat factors like any parameter: sums are reduced during the backward pass,
-and with a sharded update only their owner inverts. Ranks send their number of samples, so batches may be unequal. A
-layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their squares.
+A layer's factors are a parameter for schedules, routes, owners and checkpoints: ``grad`` has the sums, ``value`` the
+inverses, and its own optimizer inverts. Batches may be unequal. Layers receive gradients of the mean loss, g / targets,
+so G is targets times the sum of their squares.
 
-Each rank multiplies its gradients before they are summed, by the previous iteration's inverses. The product is linear
-and the inverses are equal on all ranks, so the result equals a multiplication of the sum.
+Each rank multiplies its gradients by the last iteration's inverses before they are summed: the product is linear.
 
-Source: Martens and Grosse 2015, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, sections 3
-and 6.3 (pi). Sending triangles follows SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
+Source: Martens and Grosse 2015, sections 3 and 6.3 (pi); triangles as in SPD-KFAC (Shi, Zhang and Li 2021,
+arXiv 2107.06533).
 """
 
 import math
@@ -32,7 +30,7 @@ from dear_mpi.models.layers import Residual
 from dear_mpi.models.synthetic import Module
 from dear_mpi.training.profile import Profile, Tensor, Use
 
-PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; measured on one core
+PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; of one core
 
 
 def triangle(size: int) -> int:
@@ -51,8 +49,7 @@ def unpacked(elements: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows of a layer's two factors.
-
+    """
     >>> sides = Sides(2, 1)
     >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
     (6, [[0.0, 1.0], [1.0, 2.0]])
@@ -87,8 +84,8 @@ class Sides:
 class Inverses(Optimizer):
     """Invert the running means of factors: the optimizer of the parameter that holds the inverses.
 
-    The first factors start each mean. The damping of A is pi times its root and that for G is root / pi, where pi^2 is
-    the ratio of mean eigenvalues.
+    The first factors start each mean. The root of the damping counts pi times for A and 1 / pi times for G, where pi^2
+    is the ratio of mean eigenvalues.
 
     >>> value, state, sides = np.zeros(6), [np.zeros(6)], Sides(2, 1)
     >>> Inverses(1.0, 2, 1, damping=0.25).update(1, value, np.array([4.0, 0, 4, 0.5, 1, 2]), state)
@@ -129,8 +126,8 @@ class Inverses(Optimizer):
 def inverse(matrix: Array, damping: float) -> Array:
     try:
         return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
-    except np.linalg.LinAlgError:  # not finite, or too large for the damping to count
-        return np.full_like(matrix, np.nan)  # training then ends with an error
+    except np.linalg.LinAlgError:  # not finite, or too large for the damping
+        return np.full_like(matrix, np.nan)  # training then ends
 
 
 @dataclass(frozen=True)
@@ -170,10 +167,7 @@ class KFAC(Optimizer):
     def adapted(self, layers: Sequence[Layer]) -> Sequence[Layer]:
         """Wrap layers that have rows of inputs as ``Factored``, also within a ``Residual``.
 
-        A layer with a frozen or tied weight or bias stays unchanged.
-
-        Raises:
-            ValueError: no layer has rows of inputs.
+        Frozen or tied weights or biases leave a layer unchanged. ValueError: no layer has rows.
         """
         found = with_factors(layers, self, [id(each) for layer in layers for each in layer.parameters])
         if not any(each.optimizer for layer in found for each in layer.parameters):
@@ -182,13 +176,13 @@ class KFAC(Optimizer):
         return found
 
     def profiled(self, profile: Profile, modules: Sequence[Module]) -> Profile:
-        """Add factors: their sums, and the products with inverses, are part of a layer's backward pass.
+        """Add factors: their sums and the products are part of a layer's backward pass.
 
         All FLOPs count at the rate of the forward pass, for each part of a batch.
         """
         ahead_s, elements = sum(use.forward_s for use in profile.uses), sum(sum(each.counts) for each in modules)
         flop_s, update_flops = ahead_s / (sum(module.flops for module in modules) or 1.0), 0.0
-        keys, uses = count(elements), list[Use]()  # far above the keys of other tensors
+        keys, uses = count(elements), list[Use]()  # above other tensors' keys
         for use, module in zip(profile.uses, modules, strict=True):
             size = matrix_of(module)
             if size is None:
@@ -207,9 +201,9 @@ class KFAC(Optimizer):
 
 
 def matrix_of(module: Module) -> tuple[int, int] | None:
-    """Return inputs, with the bias, and outputs of a module's weight: an element takes two FLOPs per row of outputs.
+    """Return inputs, with the bias, and outputs of a module's weight; None if it is no matrix, or lacks ``out_elems``.
 
-    None if the weight is no matrix, as in a normalisation, or the table has no ``out_elems``.
+    An element takes two FLOPs per row of outputs.
     """
     if not module.counts or not module.flops or not module.out_elems:
         return None
@@ -222,8 +216,8 @@ def matrix_of(module: Module) -> tuple[int, int] | None:
 class Factored(Split):
     """A layer with its factors.
 
-    Its ``rows`` returns the inputs and the output gradients, a row per application of the weight, and their number of
-    targets; it is called between the halves of the backward pass.
+    Its ``rows``, called between the halves of the backward pass, returns inputs and output gradients, a row per
+    application of the weight, and the number of targets.
     """
 
     def __init__(self, layer: Any, optimizer: KFAC) -> None:
@@ -244,7 +238,6 @@ class Factored(Split):
         return self.layer.backward_input(dy)
 
     def backward_weights(self) -> None:
-        """Write the layer's gradients, multiplied by the inverses, and its factors."""
         inputs, grads, targets = self.layer.rows()
         inputs = np.hstack([inputs, np.ones((len(inputs), 1), inputs.dtype)])
         self.layer.backward_weights()

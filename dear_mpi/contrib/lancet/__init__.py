@@ -1,1 +1,1 @@
-"""Lancet: compute weight gradients while the backward pass waits for the network."""
+"""Lancet: compute weight gradients during exchanges."""

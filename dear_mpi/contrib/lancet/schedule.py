@@ -6,16 +6,13 @@
     lancet   compute  | dx 3 | dw 3   | dx 2 | dw 2   | dx 1 ...
              network         | A 2    | RS 3 | A 1    | RS 2 ...
 
-The next layer waits for dx, the gradient of a layer's input. The weights' gradient dw is only needed for its
-reduce-scatter: a layer may write dw while a mixture of experts exchanges tokens, before each pass of a layer. Lancet
-sends no extra byte; layer inputs live longer.
+The next layer waits for dx, a layer's input gradient, not for the weights' dw: a layer may write dw while a mixture of
+experts exchanges tokens. Layer inputs live longer.
 
-Measured times decide once which dw fills which exchange: the oldest first, as many as fit. A dw that fits no later
-exchange is not delayed. The virtual fabric compares this plan with others, including ``dear``. In pure data
-parallelism, without exchanges, ``dear`` wins: a late dw only delays BackPipe.
+Measured times decide once which dw fills which exchange: the oldest first, as many as fit; others are not delayed. The
+virtual fabric compares this plan with others, including ``dear``, which wins without exchanges.
 
-Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. Lancet also splits forward passes along the batch, to hide
-their exchanges; this schedule does not.
+Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429, without its split of forward passes along the batch.
 """
 
 from collections import deque
@@ -24,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.schedules import Dear, Fsdp, Nominal, Schedule
 
-# By layer call: itself if its weights are not delayed, else the one that they are written before; -1 for the end.
+# By layer call: the one before which its weights are written; itself if not delayed; -1: at the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
@@ -38,8 +35,8 @@ class LateWeights(Schedule):
     """Delay weight gradients on top of another schedule: inherit from it first, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)  # delays of all weights, in layer calls, among the tried plans
-    plan: Plan | None = None  # before the decision, all wait until the next layer's exchange has begun
+    distances: ClassVar[Sequence[int]] = (0, 1)  # tried delays of all weights, in layer calls
+    plan: Plan | None = None  # until then, all wait for the next layer's exchange to begin
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
         calls = range(len(nominal.backward_s))
@@ -84,7 +81,7 @@ class LancetFsdp(LateWeights, Fsdp):
     distances = (0, 1, 2, 4, 8, 16, 32, 64)
 
     def before_backward(self, call: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(call)[-1:]:  # under way before any layer writes
+        for bucket in self.fabric.buckets.needed_by(call)[-1:]:  # starts before any layer writes
             self.gather_again(bucket)
         super().before_backward(call)
 
@@ -100,7 +97,7 @@ def fitted(nominal: Nominal) -> Plan:
     (0, 0, 0, 3)
     """
     plan, waiting = list(range(len(nominal.backward_s))), deque[int]()
-    room_s = sum(nominal.exchange_s.values())  # of this exchange and later ones
+    room_s = sum(nominal.exchange_s.values())  # of this and later exchanges
     for call in reversed(plan):
         exchange_s = left_s = nominal.exchange_s.get(call, 0.0)
         while waiting and left_s and (left_s == exchange_s or nominal.weights_s[waiting[0]] <= 2 * left_s):

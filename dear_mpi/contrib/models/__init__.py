@@ -1,1 +1,1 @@
-"""Models: a convolutional network and a transformer, with their layers."""
+"""Models: a convolutional network and a transformer."""

@@ -18,8 +18,7 @@ from dear_mpi.models.layers import Dense, check_indices
 class LayerNorm:
     """y = gain * (x - mean) / sqrt(variance + epsilon) + bias, x and y (..., *G), gain and bias G.
 
-    Each sample is normalised separately, over its trailing axes G. There is no batch normalisation: its statistics
-    depend on the samples that share a rank, so the number of ranks would change the model.
+    Each sample is normalised over its trailing axes G: batch statistics would depend on the number of ranks.
     """
 
     EPSILON = 1e-5  # keeps a constant sample finite
@@ -52,16 +51,16 @@ class LayerNorm:
         return (dnormal - mean - self._normal * along) * self._inverse_deviation
 
 
-# Inside, samples are the last axis, (C, H, W, N): strided slices then copy runs of N elements, not single ones. Both
-# conversions are views, so nothing moves between two convolutions.
+# Inside, samples are the last axis, (C, H, W, N): strided slices then copy runs of N elements. Both conversions are
+# views.
 SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
 
 
 class Conv2d(Split):
     """A convolution as one matrix product, with square kernels, zero padding and equal strides on both axes.
 
-    ``_unfold`` copies every patch under the kernel into a column; the convolution is W times that matrix. ``_fold``,
-    its transpose, adds every column back to its origin, and so carries the gradient.
+    ``_unfold`` copies every patch under the kernel into a column; y is W times that matrix. ``_fold``, its transpose,
+    adds columns back to their origin.
 
     Shapes: x (N, C, H, W), weight (F, C, K, K), bias (F,), y (N, F, O, Q) with O = (H + 2 padding - K) // stride + 1
     and Q likewise, columns (C K K, O Q N), which hold K^2 / stride^2 copies of x.
@@ -90,7 +89,6 @@ class Conv2d(Split):
         return y.reshape(filters, *self._patches_shape()[3:]).transpose(SAMPLES_FIRST)
 
     def backward_input(self, dy: Array) -> Array:
-        """dx folds W^T dy."""
         self._dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
         return self._fold(self._weight_rows().T @ self._dy_rows)
 
@@ -124,7 +122,7 @@ class Conv2d(Split):
     def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
         """Yield each kernel position with its view of the padded x (C, H, W, N).
 
-        Plain slices, not a sliding window view: CuPy's makes the host wait for the device.
+        CuPy's sliding window view would make the host wait for the device.
         """
         stride = self._stride
         _, kernel, _, height, width, _ = self._patches_shape()
@@ -144,7 +142,7 @@ class Conv2d(Split):
 
 
 class Embedding:
-    """A trained row per token, plus a trained row per position: y[n, t] = tokens[x[n, t]] + positions[t].
+    """y[n, t] = tokens[x[n, t]] + positions[t].
 
     Shapes: x (N, T) integers, tokens (vocabulary, D), positions (longest T, D), y (N, T, D).
     """
@@ -166,10 +164,10 @@ class Embedding:
         return self.tokens.value[x] + self.positions.value[: x.shape[1]]
 
     def backward(self, dy: Array) -> Array:
-        """Add each row of dy to its token's row. Tokens have no gradient, so it returns an empty array.
+        """Add each row of dy to its token's row; return an empty array.
 
-        A look-up is a product with a one-hot matrix, and its gradient the product with the transpose. A scatter-add
-        does less work, but on a GPU its atomic additions have no fixed order, so results would vary in their bits.
+        The product with the transposed one-hot matrix has a fixed order, unlike a scatter-add's atomic additions on a
+        GPU.
         """
         xp = array_module(dy)
         vocabulary, width = self.tokens.value.shape
@@ -184,8 +182,7 @@ class Embedding:
 class CausalSelfAttention(Split):
     """Each token attends to itself and the tokens before it: x and y (N, T, D).
 
-    In each head a token's output averages its visible values, weighted by softmax(q k^T / sqrt(D / heads)); a second
-    dense layer mixes the heads.
+    A head averages visible values, weighted by softmax(q k^T / sqrt(D / heads)); a dense layer mixes heads.
 
     Cost: 8 N T D^2 flops in the two dense layers and 4 N T^2 D in the average, forward; twice that backward.
     """
@@ -208,7 +205,7 @@ class CausalSelfAttention(Split):
         return self._out.forward(self._merge((weights @ v)[None]))
 
     def backward_input(self, dy: Array) -> Array:
-        """Run the products backwards; the softmax's gradient is w * (dw - sum(dw * w))."""
+        """The softmax's gradient is w * (dw - sum(dw * w))."""
         q, k, v, weights = self._saved
         (dmixed,) = self._split(self._out.backward_input(dy), 1)
         dv = weights.swapaxes(-1, -2) @ dmixed
@@ -236,6 +233,6 @@ def causal_softmax(scores: Array) -> Array:
     xp = array_module(scores)
     tokens = scores.shape[-1]
     masked = scores + xp.triu(xp.full((tokens, tokens), -np.inf, scores.dtype), 1)
-    # A token always sees itself, so the maximum is finite and every exponential is in [0, 1].
+    # A token sees itself: the maximum is finite, exponentials are in [0, 1].
     exponentials = xp.exp(masked - masked.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -1,7 +1,7 @@
 """Build a convolutional network and a transformer, each a flat list of layers, for the shape of *one* sample.
 
 - ``cnn``  (H, W) or (C, H, W) -> (classes,): three convolutions, one with stride 2, and a dense head;
-- ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
+- ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token everywhere.
 
 >>> len(cnn((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
 12
@@ -60,7 +60,7 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 def block(
     name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
 ) -> list[Layer]:
-    """Build attention and two dense layers; ``branch_gain`` divides the unit variance among the residual branches."""
+    """``branch_gain`` divides the unit variance among the residual branches."""
     hidden = 4 * width
     qkv = draw((width, 3 * width), fan_in=width)
     out = draw((width, width), fan_in=width, gain=branch_gain)

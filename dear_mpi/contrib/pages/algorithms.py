@@ -25,9 +25,9 @@ if TYPE_CHECKING:  # the lecture has no terminal
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
-PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of a segmented algorithm
-MOST_BYTES = 800_000  # of a page's data; with its scripts the page is below 1 MB
-BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # a component, added to SCRIPTS
+PIECES = (1, 2, 4, 8, 16, 32)  # on a segmented algorithm's slider
+MOST_BYTES = 800_000  # of data; the page is below 1 MB
+BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")
 PAGE = Kind(
     scripts=(
         *("price.js", *BOARD),
@@ -46,7 +46,7 @@ PAGE = Kind(
     looks=("board.css", "chart.css", "tables.css", "algorithm.css"),
 )
 
-MEANINGS = {  # the data of each rank at the beginning and at the end
+MEANINGS = {  # of ranks' data at begin and end
     "reduce_scatter": (
         "Every rank has numbers of its own in all chunks.",
         "Each rank ends with the sum over all ranks of the chunks that belong to it.",
@@ -69,10 +69,8 @@ MEANINGS = {  # the data of each rank at the beginning and at the end
 
 
 def write_algorithms(flag: str, path: Path, asked: Asked) -> None:
-    """Write the page of one algorithm or two.
-
-    Raises:
-        ValueError: there are too many, one of them sends no messages, or the file cannot be written.
+    """Raises:
+    ValueError: there are too many algorithms, one sends no messages, or the file cannot be written.
     """
     how: dict[str, Any] = {"hosts": asked.hosts, "rates": asked.rates, "pieces": asked.pieces}
     data = algorithms_data(flag, asked.algorithms, asked.collective, asked.ranks, **how)
@@ -98,7 +96,7 @@ def algorithms_data(
     for name in names:
         if runner_of(name) == "shared":
             raise ValueError(f"{flag} shows messages, and {name!r} sends none: its ranks share memory")
-    spread(size, hosts)  # smaller sizes have fewer hosts
+    spread(size, hosts)
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     assumed = f"To add a byte takes {GAMMA:g} of the time to move it."
     shown = [shown_of(name, collective, size, MOST_BYTES // len(names), **how) for name in names]
@@ -114,7 +112,7 @@ def algorithms_data(
 
 
 def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> dict[str, Any]:
-    """Return one algorithm: its lesson, and its programs by number of ranks, as many as fit.
+    """Return an algorithm's lesson, and its programs by number of ranks, as many as fit.
 
     ``cuts`` has the programs for other numbers of pieces.
     """
@@ -141,8 +139,7 @@ def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> di
 def one_size(
     name: str, collective: str, size: int, *, hosts: int, rates: tuple[float, float] | None, pieces: int
 ) -> dict[str, Any]:
-    """Return the steps on ``size`` ranks, equally spread over hosts if possible; only the fault if programs are
-    invalid."""
+    """Return the steps on ``size`` ranks, equally spread over hosts if possible; of invalid programs only the fault."""
     layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:
@@ -150,7 +147,7 @@ def one_size(
         found = steps_of(written, layout)
     except ProgramError as error:
         return {"size": size, "unreadable": f"{plural(size, 'rank')}: {error}"}
-    whole = len(found["changes"])  # steps that can be carried out
+    whole = len(found["changes"])  # valid steps
     messages = [flat[at : at + 6] for flat in found["steps"][:whole] for at in range(0, len(flat), 6)]
     able = [replace(each, steps=each.steps[:whole]) for each in written]
     return found | {"prices": priced(able, layout, messages)}
@@ -159,7 +156,7 @@ def one_size(
 def least(collective: str, size: int) -> float:
     """Return the minimal share of the buffer on some rank's link, in one direction, under any algorithm.
 
-    Source: nccl-tests (busbw); Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007).
+    Source: nccl-tests (busbw); Chan et al., Collective communication, CCPE 19 (2007).
 
     >>> [least(collective, 4) for collective in ("all_reduce", "reduce_scatter", "broadcast")]
     [1.5, 0.75, 1.0]

@@ -1,7 +1,6 @@
-"""Convert a timeline for a page: the lanes of each run, as integers that ``web/lanes.js`` draws.
+"""Convert a timeline for a page: lanes as integers that ``web/lanes.js`` draws.
 
-Each run has a time unit that divides its window into some hundred thousand: finer than a pixel, with short numbers. All
-runs of a page share one table of span names.
+A run's time unit is its window over some hundred thousand: finer than a pixel.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ UNITS = 200_000  # per window
 
 @dataclass
 class Names:
-    """Store the names of spans and their labels, each once."""
+    """Span names and labels, each once."""
 
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -29,7 +28,7 @@ class Names:
 
 
 def kinds() -> list[dict[str, Any]]:
-    """Return the kinds of spans: names and colours, as in pictures."""
+    """Return kinds of spans: names and colours, as in pictures."""
     return [
         {"name": kind, "said": SAID.get(kind, kind), "color": color, "dark": kind in DARK}
         for kind, color in COLORS.items()
@@ -37,13 +36,11 @@ def kinds() -> list[dict[str, Any]]:
 
 
 def lanes_of(timeline: Timeline, names: Names) -> list[dict[str, Any]]:
-    """Return the first few runs of a timeline."""
     few = shown_ranks(timeline)
     return [run_lanes(run, few, names) for run in timeline.runs[:MOST_RUNS]]
 
 
 def shown_ranks(timeline: Timeline) -> int:
-    """Return how many ranks of a run are shown, at most."""
     return max(1, MOST_RANKS // len(timeline.runs[:MOST_RUNS]))
 
 

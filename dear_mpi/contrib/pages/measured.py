@@ -1,5 +1,3 @@
-"""Write the lanes of measured runs for ``compare --html``."""
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

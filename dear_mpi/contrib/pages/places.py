@@ -1,14 +1,14 @@
-"""Place ranks on a page by their communication pattern: ring, star, trees, hypercube, torus or hosts.
+"""Place ranks on a page by their communication pattern; no algorithm names are read.
 
     ring        every rank talks to its neighbours only
     star        all talk to one rank
-    tree        of each chunk the messages make a tree; there are at most two, for example in a double tree
-    hypercube   every rank talks to those whose numbers differ from its own in one bit only
-    torus       every rank talks to its neighbours in a row and in a column
-    hosts       there are several hosts: a box for each
+    tree        each chunk's messages make a tree; there are at most two, as in a double tree
+    hypercube   ranks talk to those whose numbers differ in one bit only
+    torus       ranks talk to neighbours in a row and in a column
+    hosts       a box for each of several hosts
     circle      anything else
 
-Coordinates are from 0 to 1, to the right and down. The code does not depend on algorithm names.
+Coordinates are from 0 to 1, to the right and down.
 """
 
 import math
@@ -37,7 +37,7 @@ CIRCLE = "A circle: every rank talks to several others."
 
 @dataclass(frozen=True)
 class Places:
-    """Hold the place of each rank, for some chunks; ``boxes`` are the ranks of each host, if several."""
+    """Places of ranks, for some chunks; ``boxes``: the ranks of each host, if several."""
 
     kind: str
     said: str
@@ -51,7 +51,7 @@ class Places:
 
 
 def stretched(values: Sequence[float]) -> list[float]:
-    """Stretch values to 0..1; equal values go to the middle.
+    """Stretch values to 0..1.
 
     >>> stretched([0.25, 0.75, 0.5]), stretched([0.2, 0.2])
     ([0.0, 1.0, 0.5], [0.5, 0.5])
@@ -104,7 +104,7 @@ def is_one_bit(edge: Edge) -> bool:
 
 
 def is_near(edge: Edge, rows: int, columns: int) -> bool:
-    """Return whether two ranks are neighbours in a row or a column with wrap-around."""
+    """Whether two ranks are neighbours in a row or a column with wrap-around."""
     low, high = (divmod(rank, columns) for rank in sorted(edge))
     if low[0] == high[0]:
         return is_next(frozenset((low[1], high[1])), columns)
@@ -112,7 +112,7 @@ def is_near(edge: Edge, rows: int, columns: int) -> bool:
 
 
 def divisors(size: int) -> Iterator[int]:
-    """Yield numbers of rows, at least 2 and at most the number of columns, the squarest grid first."""
+    """Yield numbers of rows, from 2 to the number of columns, the squarest grid first."""
     return (rows for rows in range(math.isqrt(size), 1, -1) if size % rows == 0)
 
 
@@ -181,7 +181,7 @@ def torus(rows: int, columns: int) -> Places:
 
 
 def hypercube(size: int) -> Places:
-    """Place ranks on a grid by a Gray code: ranks that talk are neighbours in a row or column with wrap-around."""
+    """Place ranks on a grid by a Gray code: those that talk are neighbours in a row or column, with wrap-around."""
     bits = (size - 1).bit_length()
     columns = 1 << (bits + 1) // 2
     rows = size // columns
@@ -191,7 +191,6 @@ def hypercube(size: int) -> Places:
 
 
 def on_hosts(hosts: Sequence[int]) -> Places:
-    """Place hosts as boxes in rows, with each host's ranks in rows."""
     members = by_host(hosts)
     columns = math.ceil(math.sqrt(len(members)))
     rows = -(-len(members) // columns)

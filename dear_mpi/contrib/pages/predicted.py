@@ -1,7 +1,6 @@
 """Write the lanes of ``simulate --html``, with sliders for other networks and buckets.
 
-Each slider position is a separate prediction. Bandwidths and latencies are the network's times a factor; both kinds of
-links change together.
+Each position is a separate prediction, with the bandwidth and latency of all links times a factor.
 """
 
 from __future__ import annotations
@@ -24,25 +23,22 @@ from dear_mpi.simulate.table import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)
-LARGE_BYTES = 10_000_000  # a larger page is slow to write, send and open
+LARGE_BYTES = 10_000_000  # larger pages are slow
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Vary predicted rows."""
-
     rows: Sequence[Simulated]
 
     @cached_property
     def fusions(self) -> tuple[str, ...]:
-        """Return the given fusion, and others; only the given one if several were asked for, because each row has
-        one."""
+        """The given fusion, and others unless the user asked for several: each row has one."""
         given = tuple(dict.fromkeys(each.row["fusion"] for each in self.rows))
         return () if len(given) > 1 else tuple(dict.fromkeys((*FUSIONS, *given)))
 
     @property
     def sliders(self) -> list[dict[str, Any]]:
-        """Return each slider's name, the labels of its positions, and the position of the given rows."""
+        """Return each slider's name, labels, and the position of the given rows."""
         network = self.rows[0].scenario.machine.network
         found = [
             {
@@ -67,7 +63,7 @@ class Grid:
     def points(self, progress: Callable[[str], object]) -> Iterator[tuple[Sequence[int], list[Simulated]]]:
         """Yield the rows at each position that all rows support; ``progress`` is called after each."""
         for place in self.places:
-            with suppress(ValueError):  # for example a fusion that the schedule refuses
+            with suppress(ValueError):  # such as a refused fusion
                 rows = [self.at(each, *place) for each in self.rows]
                 yield place, rows
             progress("what sliders show")
@@ -83,8 +79,7 @@ class Grid:
 
 
 def bandwidth(network: Network, factor: float) -> str:
-    """Label a network's bandwidth times a factor.
-
+    """
     >>> bandwidth(Network(beta=8e-10), 0.5), bandwidth(Network(), 0.5)
     ('5 Gbit/s', '0.5 times')
     """
@@ -93,8 +88,7 @@ def bandwidth(network: Network, factor: float) -> str:
 
 
 def latency(network: Network, factor: float) -> str:
-    """Label a network's latency times a factor.
-
+    """
     >>> latency(Network(alpha=5e-5), 4.0)
     '200 us'
     """
@@ -102,13 +96,12 @@ def latency(network: Network, factor: float) -> str:
 
 
 def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
-    """Write the lanes of these rows, and of their variants on other networks and with other buckets, with sliders."""
     found = found[:MOST_RUNS]
     grid = Grid(found)
     with bar(None, len(grid.places), "predicting for the sliders") as progress:
         points = ((place, timeline_of(rows), [each.row for each in rows]) for place, rows in grid.points(progress))
         given = [slider["at"] for slider in grid.sliders]
-        timeline = timeline_of([grid.at(each, *given) for each in found])  # with recorded iterations
+        timeline = timeline_of([grid.at(each, *given) for each in found])  # recorded
         write_schedules(flag, path, timeline, [each.row for each in found], sliders=grid.sliders, points=points)
     nbytes = path.stat().st_size
     if nbytes > LARGE_BYTES:

@@ -1,12 +1,10 @@
 """Compute the times of a program for the sliders of a page, so that the page only interpolates.
 
-Times follow from two numbers: alpha, and the seconds b to move the whole buffer. If both double, all times double. So a
-table over the ratio b / alpha serves all sliders:
+If alpha and the seconds b of the whole buffer double, all times double. So a table over b / alpha serves all sliders:
 
     alpha, b     1, 0     1, 4     1, 64     0, 1          page: (alpha, b) = x (1, 4) + y (1, 64), and so are the times
 
-Between two entries times are piecewise linear, and often linear. Entries are left out where this changes no time by
-more than half a hundredth of the whole.
+Between entries times are piecewise linear. Entries that change no time by over ``EXACT`` are left out.
 """
 
 from collections import defaultdict
@@ -17,10 +15,10 @@ from dear_mpi.collectives.program.cost import Simulation
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 
-# Alpha and the seconds of the whole buffer.
+# Alpha, b.
 POINTS = ((1.0, 0.0), *((1.0, 4.0**power) for power in range(6)), (0.0, 1.0))
-GAMMA = 1 / 8  # a byte is added in this part of the time that it takes to move it
-BETWEEN = 2.5  # times as much latency between hosts; the bandwidth is the same
+GAMMA = 1 / 8  # of beta
+BETWEEN = 2.5  # times the latency between hosts
 EXACT = 0.005  # of a program's time
 UNITS = 20_000  # of a program's time
 
@@ -30,10 +28,10 @@ class Times(NamedTuple):
 
     whole_s: float
     entered_s: list[float]
-    messages_s: list[float]  # it may move, it is there, it is added
+    messages_s: list[float]  # may move, arrived, added
 
     def off(self, low: "Times", high: "Times", parts: tuple[float, float]) -> float:
-        """Return how much interpolation errs, as a part of the whole time."""
+        """Return the interpolation's error, as a part of the whole time."""
         pairs = zip(self.entered_s, low.entered_s, high.entered_s, strict=True)
         off_s = max(abs(here - parts[0] * one - parts[1] * other) for here, one, other in pairs)
         return off_s / self.whole_s if off_s else 0.0
@@ -60,13 +58,12 @@ class Recorded(Simulation):
 def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence[Sequence[int]]) -> list[list[Any]]:
     """Return the table: for each entry alpha, b, a unit in seconds, and all times in it.
 
-    Args:
-        messages: sender and receiver of each, in the order of the page.
+    ``messages``: sender and receiver of each, in the order of the page.
     """
     several, chunks = len(set(hosts)) > 1, programs[0].chunks
 
     def times(alpha: float, whole_s: float) -> Times:
-        beta = whole_s / chunks  # of a chunk, which counts as a byte
+        beta = whole_s / chunks  # a chunk counts as a byte
         between = Network(BETWEEN * alpha, beta) if several else None
         network = Network(alpha, beta, GAMMA * beta, hosts=tuple(hosts) if several else None, between=between)
         run = Recorded(programs, len, network)
@@ -81,7 +78,7 @@ def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence
     found = [times(*point) for point in POINTS]
 
     def needed(low: int, high: int) -> list[int]:
-        """Return the entries between two that are needed."""
+        """Return the needed entries between two."""
         off = {
             at: found[at].off(found[low], found[high], shares(POINTS[at], POINTS[low], POINTS[high]))
             for at in range(low + 1, high)

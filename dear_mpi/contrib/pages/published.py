@@ -1,5 +1,3 @@
-"""Publish the extra's additions to core commands. The lecture imports the other modules without a terminal."""
-
 from dear_mpi.cli.commands import AddedFlag
 
 ENDINGS = (".html", ".htm")

@@ -32,11 +32,9 @@ def write_schedules(flag: str, path: Path, timeline: Timeline, rows: Rows, **gri
 def schedules_data(
     timeline: Timeline, rows: Rows, *, sliders: Sequence[Mapping[str, Any]] = (), points: Iterable[Point] = ()
 ) -> dict[str, Any]:
-    """Return the page's data.
-
-    Args:
-        sliders: for each, its ``name``, the ``labels`` of its positions, and the initial position ``at``.
-        points: predictions at other positions.
+    """Args:
+    sliders: for each, its ``name``, the ``labels`` of its positions, and the initial position ``at``.
+    points: predictions at other positions.
     """
     names = Names()
     states = {",".join(str(slider["at"]) for slider in sliders): state_of(timeline, rows, names)}

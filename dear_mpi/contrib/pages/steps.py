@@ -1,7 +1,6 @@
-"""Convert an algorithm on one number of ranks to plain lists for ``web/program.js``.
+"""Convert an algorithm on one number of ranks, replayed by ``see/proof.py``, to plain lists for ``web/program.js``.
 
-The replay of ``see/proof.py`` computes the ranks' data; the page only looks it up. Messages, data and changes are flat
-lists of integers, a third as long as lists of lists.
+Flat lists of integers are a third as long as lists of lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +12,12 @@ from dear_mpi.collectives.program.verify import check, fault_of, fit, members
 from dear_mpi.contrib.pages.places import places_of
 from dear_mpi.see.proof import Replayed
 
-# The fate of a message. The last three belong to a faulty step: its receiver cannot take it; no rank receives it; no
-# rank sends it.
+# A message's fate; the last three: its receiver cannot take it; no rank receives it; none sends it.
 COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)
 
 
 def steps_of(written: Sequence[Program], hosts: Sequence[int]) -> dict[str, Any]:
-    """Return all steps of the programs of all ranks, up to a fault."""
+    """Return all steps of all ranks' programs, up to a fault."""
     replayed = Replayed.of(written)
     program, numbers = replayed.programs[0], dict[int, int]()
     size, chunks = program.size, range(program.chunks)
@@ -86,8 +84,7 @@ def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
 
 
 def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive) -> bool:
-    """Return whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks
-    it."""
+    """Whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks it."""
     found = replayed.shows
     if found is None or at != replayed.broken:
         return False
@@ -98,7 +95,7 @@ def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive
 
 
 def without(written: Sequence[Program], at: int) -> str:
-    """Return the proof's error if a step is left out, which shows why it is needed; "" if there is none."""
+    """Return the proof's error if a step is left out; "" if there is none."""
     left = [replace(each, steps=(*each.steps[:at], Step(), *each.steps[at + 1 :])) for each in written]
     return str(fault_of(left, check) or "")
 

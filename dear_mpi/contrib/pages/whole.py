@@ -1,10 +1,8 @@
-"""Assemble a page in one file: its data, the sources from ``web`` that show it, and the common frame.
+"""Assemble a page in one file: its data, sources and frame; it forbids itself to load anything.
 
 web/frame.html    what every page has; the marks in it are replaced here
 web/*.css         how it looks, by day and by night
 web/*.js          plain functions, in one scope: a file may use what another one defines
-
-The page forbids itself to load anything (``Content-Security-Policy``), so it works without a network.
 """
 
 import html
@@ -20,12 +18,12 @@ from dear_mpi.reporting.files import replacing
 WEB = files("dear_mpi.contrib.pages") / "web"
 LOOKS = ("look.css", "controls.css")  # of all pages
 SCRIPTS = ("elements.js", "units.js", "theme.js", "sliders.js")  # of all pages
-ALLOWED = "script-src 'unsafe-inline'"  # scripts that may run: only the page's inline ones
+ALLOWED = "script-src 'unsafe-inline'"  # only inline scripts run
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Describe a kind of page: its sources in addition to the common ones; the last script starts it."""
+    """A kind of page: its sources in addition to the common ones; the last script starts it."""
 
     scripts: tuple[str, ...]
     looks: tuple[str, ...]
@@ -45,10 +43,7 @@ def framed(
     allowed: str = ALLOWED,
     without: str = "This page shows its pictures with JavaScript, which is turned off.",
 ) -> str:
-    """Return the text of a page with these sources.
-
-    ``allowed`` is the policy for scripts; ``without`` is the message if scripts are off.
-    """
+    """``allowed`` is the policy for scripts; ``without`` is the message if scripts are off."""
     parts = {
         "SCRIPTS": allowed,
         "TITLE": html.escape(title),

@@ -1,5 +1,3 @@
-"""Define the commands ``plot`` and ``timeline``."""
-
 from pathlib import Path
 
 from dear_mpi.bench.saved import read_runs

@@ -1,5 +1,3 @@
-"""Share the parts of all pictures: an atomically written file, title, panels, legend and axes."""
-
 import math
 import textwrap
 from collections.abc import Sequence
@@ -18,12 +16,12 @@ DOTS_PER_INCH = 150  # of a PNG
 BELOW_INCHES = 0.65  # for a legend of two lines
 LEAST_INCHES = 8.0  # for the title
 MARGIN_INCHES = 0.1
-SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a legend entry's sign; of a letter
+SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # in the legend
 LEGEND_POINTS = 10.0  # of a legend letter
-APART = 0.1  # share of an axis: closer numbers would overlap
+APART = 0.1  # of an axis: closer numbers overlap
 INCH = 72  # points
-INSTANT_S = 1e-3  # the shown duration of iterations that take no time
-LINE, WIDTH = 1.35, 0.68  # in letter heights: line spacing; a letter's width, rounded up
+INSTANT_S = 1e-3  # for iterations without duration
+LINE, WIDTH = 1.35, 0.68  # in letter heights: spacing; a letter's width
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, without yellow
 MARKERS = "os^Dv"
 THIN = 0.7  # line width in points: models and bounds
@@ -33,8 +31,8 @@ TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in poi
 def write_figure(flag: str, path: Path, figure: Any) -> None:
     """Write a matplotlib figure in the format of the file's ending. Raises a ValueError if it cannot.
 
-    Texts stay literal: no formulas (two ``$`` in a file name) and no characters that fonts lack. An SVG has no date and
-    no random names: equal figures give equal files, which suit a repository.
+    Texts stay literal: no formulas (two ``$`` in a file name), no characters that fonts lack. An SVG has no date and no
+    random names: equal figures give equal files.
     """
     for text in figure.findobj(Text):
         text.set_text(printable(text.get_text()))
@@ -103,7 +101,7 @@ def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
 
 
 def readable(numbers: Sequence[float]) -> list[float]:
-    """Return an axis's printed numbers: without those too close to their predecessor on a scale of powers of 2."""
+    """Return the numbers that are not too close to their predecessor on a scale of powers of 2."""
     least = APART * math.log2(numbers[-1] / numbers[0])
     shown = [numbers[0]]
     for number in numbers[1:]:
@@ -113,8 +111,7 @@ def readable(numbers: Sequence[float]) -> list[float]:
 
 
 def short_ms(seconds: float) -> str:
-    """Format milliseconds without their unit, short enough for a cell.
-
+    """
     >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
     ('1234', '312.3', '0.042', '0')
     """

@@ -1,7 +1,7 @@
-"""Draw ``bench`` rows as time and busbw by size, on logarithmic axes.
+"""Draw ``bench`` rows as time and busbw by size, on logarithmic axes: two panels for each collective and number of
+ranks.
 
-Each collective and number of ranks gets two panels. A line is an algorithm in a run, its band the 95 % interval. Thin
-lines are the model, dashed lines the bound. Letters are as large as in a paper's column.
+A line is an algorithm in a run, its band the 95 % interval; thin lines are the model, dashed ones the bound.
 """
 
 import textwrap
@@ -24,11 +24,11 @@ Row: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = tuple[str, str]  # its label, and its run
 Value: TypeAlias = Callable[[Row, float], float]  # of a row, for a time in us
 
-COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column; a panel; a line of notes or legend
-POINTS, LETTERS = 7.0, 68  # size of letters; letters of a note in a column
-VARIED = ("placement", "dtype", "op", "device", "cadence")  # part of line names if they vary
-FEW_DECADES = 1e3  # a shorter axis also has numbers inside its decades
-MOST_BEYOND = 10  # the most that an axis extends for a bound
+COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column
+POINTS, LETTERS = 7.0, 68  # of letters; in a line
+VARIED = ("placement", "dtype", "op", "device", "cadence")  # in line names if they vary
+FEW_DECADES = 1e3  # shorter axes also have numbers inside decades
+MOST_BEYOND = 10  # of an axis, for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
 SURE: dict[str, Any] = {"linewidth": 1.2, "markersize": 3.5}
 BAND: dict[str, Any] = {"alpha": 0.2, "linewidth": 0}
@@ -42,16 +42,12 @@ ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
 
 
 def write_runs(flag: str, path: Path, *runs: Run) -> None:
-    """Write the picture of runs, as of ``bench --plot``."""
     rows = [asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows]
     write_figure(flag, path, draw_runs(rows))
 
 
 def draw_runs(rows: Sequence[Row]) -> Any:
-    """Draw rows with the keys of ``bench --json`` and the name of their ``run``.
-
-    Raises a ValueError if no row has a size.
-    """
+    """Draw rows with the keys of ``bench --json`` and the name of their ``run``. ValueError: no row has a size."""
     rows = [row for row in rows if row["bytes"]]
     if not rows:
         raise ValueError("there is nothing to draw by size: no row has one")
@@ -90,7 +86,6 @@ def line_in(rows: Sequence[Row]) -> Callable[[Row], Line]:
 
 
 def notes(rows: Sequence[Row], letters: int) -> list[str]:
-    """Describe the settings that all rows share, and the drawing."""
     least, most = (each(row["samples"] for row in rows) for each in (min, max))
     where = dict.fromkeys(f"{format_hosts(row['hosts'])}, over {row['backend']}" for row in rows)
     same = [str(rows[0][key]) for key in VARIED if alike(key, rows) and rows[0][key] != "none"]
@@ -144,14 +139,14 @@ def draw_panel(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.tick_params(labelsize=POINTS)
-    axes.tick_params(axis="x", labelsize=POINTS - 1)  # so that 11 sizes do not overlap
+    axes.tick_params(axis="x", labelsize=POINTS - 1)  # fits 11 sizes
     axes.grid(color="0.9", linewidth=0.5)
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(POINTS)
 
 
 def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, Any]) -> None:
-    """Draw an algorithm's medians in a run, with their intervals, and the model."""
+    """Draw an algorithm's medians in a run, their intervals, and the model."""
     sizes, middle = [row["bytes"] for row in rows], [value(row, row["p50_us"]) for row in rows]
     low, high = ([value(row, row[end] or row["p50_us"]) for row in rows] for end in ("ci_low_us", "ci_high_us"))
     axes.fill_between(sizes, low, high, color=look["color"], **BAND)
@@ -164,8 +159,7 @@ def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, A
 
 
 def size_text(nbytes: float) -> str:
-    """Format a size for an axis.
-
+    """
     >>> size_text(4), size_text(1 << 18), size_text(1536), size_text(1000)
     ('4', '256K', '1.5K', '1000')
     """

@@ -17,17 +17,13 @@ from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
 
 PANEL_INCHES = 2.6
-MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # with text in the cells; letters in a row of cells
-SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells, which are 1
+MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in cells; in a row of cells
+SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells (1)
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
 def write_steps(flag: str, path: Path, asked: Asked) -> None:
-    """Write the picture of ``explain --picture``.
-
-    Raises:
-        ValueError: there are several algorithms, or the file cannot be written.
-    """
+    """Write the picture of ``explain --picture``. ValueError: several algorithms, or the file cannot be written."""
     if len(asked.algorithms) > 1:
         raise ValueError(f"{flag} draws one algorithm, not {len(asked.algorithms)}")
     (name,) = asked.algorithms
@@ -35,14 +31,14 @@ def write_steps(flag: str, path: Path, asked: Asked) -> None:
 
 
 def draw_steps(name: str, replayed: Replayed) -> Any:
-    """Draw the data of each rank after each step of a named algorithm, up to a fault, which is red."""
+    """Draw each rank's data after each step, up to a fault, which is red."""
     written, fault = replayed.programs, replayed.fault
     states = len(replayed.rows[0])
     count = 1 + states + (replayed.broken is not None)
     title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
     figure, (shape_panel, *steps) = panels(
         count,
-        columns=max(4, round(math.sqrt(2 * count))),  # about as wide as a slide
+        columns=max(4, round(math.sqrt(2 * count))),  # like a slide
         inches=(PANEL_INCHES, PANEL_INCHES),
         title=title if fault is None else f"{title}\n{fault}",
     )
@@ -77,7 +73,6 @@ def signs() -> list[Any]:
 
 
 def draw_shape(axes: Any, written: Sequence[Program]) -> None:
-    """Draw the ranks on a circle, and an arrow from each rank to every peer that it sends to."""
     size = len(written)
     at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
     style = {"arrowstyle": "-|>", "color": "gray", "shrinkA": 13, "shrinkB": 13, "connectionstyle": "arc3,rad=-0.15"}
@@ -125,9 +120,7 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
 
 
 def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> None:
-    """Draw arrows from the sender's row to the receiver's, next to the cells' text, labelled with the chunks as
-    sent.
-    """
+    """Draw arrows from senders' rows to receivers', labelled with the chunks as sent."""
     arrows = [
         (start + 0.3, to.peer, chunk - start, rank - to.peer, ADDED if to.combine else COPIED)
         for to, rank, sent in arrivals

@@ -1,8 +1,7 @@
-"""Draw rows of ``dear-mpi simulate``, with a panel for each model and each fusion.
+"""Draw rows of ``dear-mpi simulate``, with a panel for each model and each fusion; a model's panels share one scale.
 
-Over several numbers of ranks it draws curves: a thick line per schedule, a thin one for its bound, and compute as a
-grey floor. Exposed communication and updates are between floor and line. Otherwise it draws bars with the parts of an
-iteration. All panels of a model share one scale.
+Over several numbers of ranks: a thick line per schedule, a thin one for its bound, compute as a grey floor. Otherwise
+bars with the parts of an iteration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,13 +39,12 @@ ABOVE = 1.05  # of the longest iteration
 
 BARS_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 PARTS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
-ROOM = 1.36  # of the axis, for numbers after the bars
-NUMBERED = 0.09  # of the longest bar: a shorter part shows no number
+ROOM = 1.36  # for numbers after the bars
+NUMBERED = 0.09  # of the longest bar: shorter parts show no number
 ROUNDING = 1e-9  # of an iteration
 
 
 def write_sweep(flag: str, path: Path, found: Sequence[Simulated]) -> None:
-    """Write the picture of ``simulate --plot``."""
     rows = named([each.row for each in found], "algorithm", "wire")
     write_figure(flag, path, draw_sweep(rows, heading(found)))
 
@@ -54,8 +52,7 @@ def write_sweep(flag: str, path: Path, found: Sequence[Simulated]) -> None:
 def draw_sweep(rows: Sequence[Row], heading: str) -> Any:
     """Draw rows with the keys of ``dear-mpi simulate --json``, one per model, ranks, schedule and fusion.
 
-    The heading, below the title, marks times as predicted and names the sources of figures; speed-ups are ``over`` this
-    schedule.
+    The heading marks times as predicted and names the sources of figures; speed-ups are ``over`` this schedule.
     """
     cases: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -81,16 +78,15 @@ def draw_sweep(rows: Sequence[Row], heading: str) -> Any:
 
 
 def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
-    """Draw an iteration's time by the number of ranks, on an axis up to the longest one."""
     ranks = sorted({row["ranks"] for row in rows})
     for number, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         line = sorted((row for row in rows if row["schedule"] == schedule), key=lambda row: row["ranks"])
         look = {"color": COLORS[number % len(COLORS)]}
-        # Hollow markers keep overlapping lines visible.
+        # Hollow: lines overlap.
         marker = {"marker": MARKERS[number % len(MARKERS)], "markerfacecolor": "none"}
         axes.plot(ranks, [row["iteration_s"] * 1e3 for row in line], label=label(schedule), **look, **marker)
         axes.plot(ranks, [row["bound_s"] * 1e3 for row in line], linewidth=THIN, **look)
-    # The compute that no schedule avoids; jitter makes it differ by schedule.
+    # Jitter makes compute differ by schedule.
     floor = [1e3 * min(row["compute_s"] for row in rows if row["ranks"] == size) for size in ranks]
     axes.fill_between(ranks, floor, color=FLOOR, label="compute")
     scale_by_powers(axes, ranks)

@@ -4,7 +4,7 @@ rank 0  compute   | forward         |::::wait::::| backward        |
         wire            | all_gather |   | reduce_scatter |
         steps           |0|0|1|1|2|2 |   |0|0|1|1|2|2     |      if measured; numbers are step numbers
 
-A timeline of single collectives (``bench --steps``) has only the last row, under its own title.
+``bench --steps`` has only the last row.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, sh
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-INSIDE_COLORS = {  # of the parts of a collective
+INSIDE_COLORS = {
     "waiting": "#C4C4C4",
     "transfer": "#A6761D",
     "either": "#D9A679",
@@ -42,17 +42,16 @@ INSIDE_COLORS = {  # of the parts of a collective
 }
 WIDTH_INCHES = 11.0
 ROW_INCHES, PANEL_INCHES = 0.24, 0.95
-MOST_IN_TITLE = 3  # schedules with a result in the title
-GAP = 0.5  # share of a row, between ranks
-INSIDE = 0.88  # share of the width for the rows
-BAR = 0.86  # share of a row
-LINED_INCHES = 0.06  # bars that are narrower on average are drawn without borders, which would hide them
+MOST_IN_TITLE = 3
+GAP = 0.5  # of a row, between ranks
+INSIDE = 0.88  # of the width, for rows
+BAR = 0.86  # of a row
+LINED_INCHES = 0.06  # borders would hide narrower bars
 LETTER_INCHES = 0.075
-JOINED = 0.002  # share of the width: closer spans of one kind and step are merged
+JOINED = 0.002  # of the width: closer spans of one kind and step are merged
 
 
 def signs(kinds: Collection[str]) -> list[Any]:
-    """Return legend entries for the colours of these kinds."""
     known = COLORS | INSIDE_COLORS
     return [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in known.items() if kind in kinds]
 
@@ -73,7 +72,7 @@ def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches
 
 
 def joined(spans: Iterable[Span], apart_s: float) -> list[Span]:
-    """Merge neighbouring spans of one rank with equal kind and step, such as segments of a chunk."""
+    """Merge a rank's neighbouring spans of equal kind and step, such as segments of a chunk."""
     found = list[Span]()
     for span in spans:
         last = found[-1] if found else span._replace(kind="")
@@ -85,7 +84,6 @@ def joined(spans: Iterable[Span], apart_s: float) -> list[Span]:
 
 
 def step_of(span: Span) -> str:
-    """Return the step number, if there is one."""
     head, colon, _ = span.name.partition(":")
     return head.removeprefix("step ") if colon else ""
 
@@ -101,7 +99,7 @@ def draw_timeline(timeline: Timeline) -> Any:
     notes = [title_of(timeline), *origins(timeline, few)]
     if any(STEPS in run.lanes for run in runs):
         notes[-1] += f", in the row below those of steps; clock: {clock_of(timeline)}"
-    if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy for a ranking
+    if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy
         (first_s, first), *others = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
         behind = [f"{short_ms(taken_s)} under {name}" for taken_s, name in others]
         notes.insert(0, ", ".join([f"An iteration takes {short_ms(first_s)} ms under {first}", *behind]))
@@ -147,13 +145,11 @@ def told_of(run: Run) -> str:
 
 
 def cut(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
-    """Clip spans to a window."""
     shown = (span for span in spans if span.begin_s < end_s and span.end_s > begin_s)
     return [span._replace(begin_s=max(begin_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
 
 
 def draw_rank(axes: Any, rank: Rank, shown: Sequence[Sequence[Span]], top: float, window: tuple[float, float]) -> None:
-    """Draw a rank's rows in a window of time, with its spans and its step spans."""
     (zero_s, until_s), (spans, steps) = window, shown
     inches = INSIDE * WIDTH_INCHES / (until_s - zero_s or INSTANT_S)
     waits = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans if span.kind == "wait"]
@@ -188,7 +184,6 @@ def draw_steps(timeline: Timeline) -> Any:
 
 
 def draw_collective(axes: Any, run: Run, spans: Mapping[int, Sequence[Span]], seconds: float) -> None:
-    """Draw a panel of ``seconds`` with the spans of its first ranks."""
     for row, own in enumerate(spans.values()):
         draw_row(axes, joined(own, JOINED * seconds), row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)
     axes.set_yticks(range(len(spans)), [rank.name for rank in run.ranks[: len(spans)]])

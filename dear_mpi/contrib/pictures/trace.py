@@ -1,8 +1,7 @@
 """Turn a timeline into a trace for Perfetto (https://ui.perfetto.dev).
 
-Each rank of each run is a process, and each lane a thread. Times are in microseconds; each run begins at 0. A message
-is an arrow from the sender's starting span to the end of the receiver's wait.
-
+A run's rank is a process, a lane a thread. Times are in microseconds from the run's begin. A message is an arrow from
+the sender's starting span to the end of the receiver's wait.
 Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
 
@@ -20,11 +19,11 @@ from dear_mpi.reporting.files import replacing
 from dear_mpi.see.timeline import saved
 from dear_mpi.training.spans import LANES, STEPS, Span, Timeline
 
-DIGITS = 3  # decimals of a microsecond, as precise as a clock
+DIGITS = 3  # decimals of a microsecond
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object: names first, then events in the order of their times."""
+    """Return the JSON object: names first, then events by time."""
     names, events = [], []
     most = max(len(run.ranks) for run in timeline.runs)
     identities = itertools.count(1)

@@ -2,8 +2,8 @@
 
 mpirun -n 4 python -m dear_mpi.contrib.recipes.auc
 
-The loss is a saddle: weights, a and b descend, alpha ascends. All are in the flat buffer, so ``local:32`` averages
-a, b and alpha with the weights. Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
+The loss is a saddle: weights, a and b descend, alpha ascends; ``local:32`` averages all in the flat buffer.
+Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ POSITIVES, EXAMPLES = 25, 1179
 
 
 class Saddle:
-    """h = sigmoid(z), z (n, 1), beside what the loss trains: rows h, a, b, alpha (n, 4)."""
+    """h = sigmoid(z), z (n, 1), with what the loss trains: rows h, a, b, alpha (n, 4)."""
 
     def __init__(self, dtype: Any) -> None:
         self.own = Parameter.of("auc.a_b_alpha", np.zeros(3, dtype))
         self.parameters = [self.own]
 
     def forward(self, z: Array) -> Array:
-        self.h = 0.5 + 0.5 * np.tanh(0.5 * z)  # the sigmoid, which so cannot overflow
+        self.h = 0.5 + 0.5 * np.tanh(0.5 * z)  # a sigmoid without overflow
         return np.concatenate([self.h, np.broadcast_to(self.own.value, (len(z), 3))], axis=1)
 
     def backward(self, dy: Array) -> Array:
         self.own.grad[...] = dy[:, 1:].sum(0)
-        self.own.grad[2] *= -1  # an optimiser descends: alpha goes the other way
+        self.own.grad[2] *= -1  # alpha ascends
         return dy[:, :1] * self.h * (1 - self.h)
 
 
@@ -77,7 +77,7 @@ def auc(scores: Array, targets: Array) -> float:
 
 
 def rare(digit: int = 8) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return digits, one against the others: few of it to train on, and the whole test set."""
+    """Return one digit against the others: few of it to train on, and the whole test set."""
     data = load_data("digits", np.dtype("float32"), 0)
     x, y = data.train.x, (data.train.y == digit).astype(int)
     few, many = (np.flatnonzero(y == label) for label in (1, 0))
@@ -88,7 +88,6 @@ def rare(digit: int = 8) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 def train(
     world: Any, schedule: str = "local:32", *, iterations: int = 600, batch: int = 32, lr: float = 1.0, seed: int = 0
 ) -> float:
-    """Return the AUC of the test set."""
     (x, y), (test_x, test_y) = rare()
     layers, loss = build(x.shape[1:], 2, np.random.default_rng(seed), x.dtype)
     draw = np.random.default_rng([seed, world.rank])

@@ -14,7 +14,7 @@ from dear_mpi.training import SGD, Session, run_world
 
 
 class Margin:
-    """w . x for each example: those of label -1 come as -x."""
+    """w . x for each example; one of label -1 comes as -x."""
 
     def __init__(self, features: int) -> None:
         self.w = Parameter.of("w", np.zeros(features))
@@ -55,7 +55,7 @@ class Problem:
         self.best = self.newton()
 
     def gradient(self, x: Array, w: Array) -> Array:
-        """Of the mean over these examples, without the term of mu."""
+        """Leave out the term of mu."""
         return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)
 
     def newton(self) -> Array:
@@ -68,11 +68,10 @@ class Problem:
         return w
 
     def error(self, w: Array) -> float:
-        """Return the squared distance to the optimum, over that of zeros."""
         return float(((w - self.best) ** 2).sum() / (self.best**2).sum())
 
     def descent(self, to: float) -> int:
-        """Return the rounds that gradient descent needs, with a sum of gradients in each."""
+        """Return gradient descent's rounds, with a sum of gradients in each."""
         x, w, rounds = self.x.reshape(-1, self.x.shape[-1]), np.zeros_like(self.best), 0
         while self.error(w) > to:
             w -= self.gamma * (self.gradient(x, w) + self.mu * w)

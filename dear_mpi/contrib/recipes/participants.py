@@ -1,12 +1,11 @@
-"""Some of the ranks take part in a round, drawn by a seed or the fastest ones; the others wait, and take its average.
+"""Some of the ranks take part in a round, drawn by a seed or the fastest ones; all take their average.
 
-    each iteration   values -= lr gradient       alone; who takes no part gives the step one example, for it must run
+    each iteration   values -= lr gradient       without others; ranks without a part take the step on one example
     each round       values *= n / c, or 0 where a rank takes no part | average over n ranks | all have the mean of c
 
 mpirun -n 8 python -m dear_mpi.contrib.recipes.participants
 
-Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (a random part of the clients in each round);
-arXiv 2112.05559, a survey of learning over wireless networks (choose devices by speed).
+Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (random clients); arXiv 2112.05559 (devices by speed).
 """
 
 import time
@@ -39,11 +38,11 @@ from dear_mpi.training.routes import (
 
 @dataclass(frozen=True)
 class Participants:
-    """Choose who takes part in a round: the same on all ranks.
+    """Choose a round's ranks, equally on all ranks.
 
     Attributes:
         count: how many.
-        seconds: of an iteration of each rank, of whom the fastest take part; else they are drawn for each round.
+        seconds: an iteration of each rank: the fastest take part; default: a draw.
     """
 
     count: int
@@ -51,7 +50,6 @@ class Participants:
     seed: int = 0
 
     def of(self, number: int, ranks: int) -> set[int]:
-        """Return the ranks of a round."""
         drawn = np.random.default_rng([self.seed, number]).permutation(ranks)
         order = np.argsort(self.seconds, kind="stable") if self.seconds else drawn
         return {int(rank) for rank in order[: self.count]}
@@ -66,9 +64,9 @@ class Participants:
 
 @dataclass(frozen=True, kw_only=True)
 class TakePart(Stage):
-    """values *= ranks / participants, or 0: the average over all ranks is then the mean of those that take part.
+    """values *= ranks / participants, or 0: the average is then the mean of those that take part.
 
-    To the proof, which knows no draws, these are the values: what it is on the average of all draws.
+    To the proof these are the values: their mean over draws.
     """
 
     participants: Participants
@@ -92,14 +90,14 @@ class TakePart(Stage):
             if here:
                 np.multiply(values, ranks / count, out=share)
             else:
-                share[...] = 0  # not a product: values that are not finite there belong to no rank
+                share[...] = 0  # not a product: some values are not finite
 
         return take_part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(Stage):
-    """values = share, of which all ranks have the average now."""
+    """values = share: the average."""
 
     on: str = MAIN
     reads = ("share",)
@@ -120,16 +118,16 @@ def rounds(participants: Participants, steps: int) -> Route:
     return Route("participants", (*out, average), (all_gather("share", **every), Adopt(**every), Unpack()))
 
 
-STEPS, SECONDS = 10, (1.0,) * 7 + (4.0,)  # the last of 8 ranks is slow
+STEPS, SECONDS = 10, (1.0,) * 7 + (4.0,)
 WHO = {"all_ranks": Participants(8), "drawn": Participants(6), "fastest": Participants(6, SECONDS)}
 all_ranks, drawn, fastest = (rounds(each, STEPS) for each in WHO.values())
 
 
 class OwnMean(SoftmaxCrossEntropy):
-    """Its gradients are those of the mean over this rank's examples, of which ranks have more or fewer."""
+    """Use gradients of the mean over this rank's examples."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks = ranks  # the factor of gradients if only one rank trains
+        self.ranks = ranks  # gradients' factor if one rank trains
 
     def forward(self, x: Array, targets: Array) -> Any:
         self.examples = len(x)
@@ -149,10 +147,9 @@ def train(
     seed: int = 0,
     second: float = 0.0,
 ) -> tuple[int, float]:
-    """Return the rounds until so much of the test set is right, and their seconds.
+    """Return the rounds until this share of the test set is right, and their seconds.
 
-    Args:
-        second: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
+    ``second``: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
     """
     data, own = load_data("digits", np.dtype("float32"), 0), np.random.default_rng([seed, world.rank])
     who = WHO[name]

@@ -1,13 +1,12 @@
 """TAMUNA: local steps with control variates; each client sends only some coordinates of its model.
 
-    each iteration   values -= gamma g, values += control                        alone, by own gradients
+    each iteration   values -= gamma g, values += control                        by own gradients
     each round       c of n ranks take part; for each coordinate, s of these send their values to its owner, who takes
                      the mean; all ranks get all means
                      control += eta (mean - values), where this rank sent; then values = mean
 
-``control`` is gamma h_i of the paper, and its sum over ranks stays 0. A round has 1 / p local steps here; the paper
-draws a number with that mean. Source: Condat et al., TAMUNA, arXiv 2302.09832, algorithm 1; with all ranks in each
-round CompressedScaffnew, arXiv 2210.13277.
+``control`` is gamma h_i of the paper; its sum over ranks stays 0. A round has 1 / p local steps, the mean of the
+paper's. Source: Condat et al., arXiv 2302.09832, algorithm 1; with all ranks CompressedScaffnew, arXiv 2210.13277.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,12 +36,12 @@ from dear_mpi.training.routes import (
 
 @dataclass(frozen=True)
 class Masks:
-    """Draw who sends what: the same on all ranks, drawn anew for each round.
+    """Draw who sends what for each round, equally on all ranks.
 
     Attributes:
         steps: local steps of a round.
-        senders: of how many ranks each coordinate is a mean, at least two: s.
-        clients: how many ranks take part in a round, c; all, if it is not given.
+        senders: s, the ranks of each coordinate's mean, at least two.
+        clients: c, the ranks of a round; default: all.
     """
 
     steps: int
@@ -54,7 +53,7 @@ class Masks:
         return ranks if self.clients is None else self.clients
 
     def places(self, count: int, ranks: int, update: int, where: tuple[int, ...]) -> list[Array]:
-        """Return for each rank the coordinates of a shard (``where``) that it sends, ascending.
+        """Return each rank's coordinates of a shard (``where``), ascending.
 
         Coordinate k of a permutation is of the clients k s, k s + 1, ..., k s + s - 1, modulo c.
         """
@@ -100,8 +99,6 @@ class OfMasks(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Correct(Stage):
-    """values += control."""
-
     on: str = MAIN
     reads = ("values", "control")
     writes = ("values",)
@@ -117,8 +114,6 @@ class Correct(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Send(OfMasks):
-    """Write the values at this rank's coordinates of each shard into its row."""
-
     on: str = MAIN
     reads = ("values",)
     writes = ("sent",)
@@ -139,9 +134,9 @@ class Send(OfMasks):
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(OfMasks):
-    """Take the mean of what has come for each coordinate of the own shard.
+    """Take the mean of all received values of each coordinate of the own shard.
 
-    To the proof, which knows no draws, it is the mean over all ranks: what it is on the average of all masks.
+    To the proof it is the mean over all ranks: the average over masks.
     """
 
     reads = ("sent",)
@@ -193,7 +188,6 @@ class Adopt(OfMasks):
 
 
 def tamuna(steps: int, senders: int, clients: int | None = None, seed: int = 0) -> Route:
-    """Make the route; without ``clients`` all ranks are in each round."""
     alone = Pack(), Update(alone=True, on=MAIN), Correct()
     masks: dict[str, Any] = {"wire": Masks(steps, senders, clients, seed), "every": steps}
     return Route(
@@ -203,7 +197,7 @@ def tamuna(steps: int, senders: int, clients: int | None = None, seed: int = 0) 
     )
 
 
-# For 8 ranks and a condition number of 1e4: sqrt(senders 1e4 / 8) steps.
+# 8 ranks, condition number 1e4: sqrt(senders 1e4 / 8) steps.
 route = tamuna(71, 4)
 half = tamuna(71, 4, clients=4)
 fewer = tamuna(50, 2)

@@ -1,1 +1,1 @@
-"""Networks with a shape, for ``simulate --network``: fat trees, tori and dragonflies."""
+"""Networks with a shape: fat trees, tori and dragonflies."""

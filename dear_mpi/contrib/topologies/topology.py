@@ -5,8 +5,8 @@
     torus:8x8             8 rows of 8 ranks, in two rings each (any number of dimensions, the last one first by rank)
     dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
 
-Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
-Messages between two ranks always use the same path, SimGrid's (decision 0022).
+Links have two directions and one bandwidth. Ranks are numbered leaf by leaf, row by row, router by router. Two ranks
+always use one path, SimGrid's (decision 0022).
 
 Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
 """
@@ -24,14 +24,14 @@ from dear_mpi.reporting.units import parse_link, whole_number
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path in a fat tree: the target selects the uplink, so all messages to a rank share one way down."""
+    """The target selects the uplink: messages to a rank share one way down."""
     leaf, other = source // sizes[1], target // sizes[1]
     through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
     return [("out", source), *through, ("in", target)]
 
 
 def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path in a torus: one dimension after the other, last first, each the shorter way around."""
+    """Go one dimension after the other, last first, each the shorter way around."""
     here, there, way = coordinates(source, sizes), coordinates(target, sizes), list[Side]()
     for axis in reversed(range(len(sizes))):
         size = sizes[axis]
@@ -44,10 +44,9 @@ def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> 
 
 
 def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path through the single link to the target's group, which ends in chassis 0.
+    """Go through the single link to the target's group, which ends in chassis 0, inside a group by the router first.
 
-    Inside a group the router comes first. In the target group a message continues as from chassis 0, wherever it
-    arrived, like in SimGrid.
+    In the target group continue as from chassis 0, as in SimGrid.
     """
     group, chassis, router, _ = coordinates(source, sizes)
     other_group, other_chassis, other_router, _ = coordinates(target, sizes)
@@ -68,18 +67,17 @@ def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int)
 
 
 def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
-    """Return the position of a rank at each level, or in each dimension."""
     return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
 class Kind(NamedTuple):
-    """Describe the topologies of one name.
+    """Topologies of one name.
 
     Attributes:
         example: a valid text; its first word is the name.
         pattern: of valid texts: sizes, and perhaps a number of links.
         near: number of last sizes that describe a neighbourhood: a leaf, a row, a chassis.
-        way: the links from one rank to another, from the sizes, the number of links, and the two ranks.
+        way: the links between two ranks, from the sizes, the number of links, and the ranks.
     """
 
     example: str
@@ -100,20 +98,20 @@ TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
 @dataclass(frozen=True)
 class Topology:
-    """Hold the shape of a network: its name, level or dimension sizes, and uplinks of a tree's leaf."""
+    """``sizes``: of levels or dimensions; ``up_links``: of a tree's leaf."""
 
     name: str
     sizes: tuple[int, ...] = ()
     up_links: int = 0
 
     def check_room(self, ranks: int) -> None:
-        """Check that the ranks fit; a star has as many ports as there are ranks."""
+        """A star has as many ports as there are ranks."""
         places = math.prod(self.sizes)
         if self.sizes and ranks > places:
             raise ValueError(f"topology {str(self)!r} has places for {places} ranks, not for {ranks}")
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """Return the number of each rank's leaf, row or chassis; None for a star, where all are equally near.
+        """Return the number of each rank's leaf, row or chassis; None for a star.
 
         >>> parse_topology("dragonfly:2x1x2x2").neighbourhoods(8)
         (0, 0, 0, 0, 1, 1, 1, 1)
@@ -122,7 +120,6 @@ class Topology:
         return tuple(rank // math.prod(self.sizes[-near:]) for rank in range(ranks)) if near else None
 
     def way(self, source: int, target: int) -> Way:
-        """Return the links on a message's path, each in one direction."""
         return tuple(TOPOLOGIES[self.name].way(self.sizes, self.up_links, source, target))
 
     def __str__(self) -> str:
@@ -141,14 +138,12 @@ class ShapedNetwork(Network):
         return self.topology.neighbourhoods(ranks)
 
     def distance(self, rank: int, peer: int) -> int:
-        """Return the distance in links."""
         return len(way_of(self.topology, rank, peer))
 
     def link(self, distance: int) -> Network:
         return Network(self.alpha * distance / 2, self.beta, self.gamma, self.o)
 
     def way_out(self, rank: int, peer: int) -> Way:
-        """Return the first half of the links."""
         way = way_of(self.topology, rank, peer)
         return way[: len(way) // 2]
 
@@ -157,13 +152,11 @@ class ShapedNetwork(Network):
         return way[len(way) // 2 :]
 
 
-way_of = cache(Topology.way)  # few pairs of ranks, queried often
+way_of = cache(Topology.way)  # few pairs, queried often
 
 
 def parse_topology(text: str) -> Topology:
-    """Parse a topology.
-
-    Raises:
+    """Raises:
         ValueError: there is no such topology; its sizes are too few, too many or 0; or a dragonfly has more groups than
         routers in a chassis.
 
@@ -189,11 +182,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def read_network(text: str, ranks: int) -> Network:
-    """Read a topology and the cost of its links, as ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's.
-
-    Raises:
-        ValueError: it cannot be read, or the ranks do not fit.
-    """
+    """Read ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's. ValueError: unreadable, or no fit."""
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
     topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]

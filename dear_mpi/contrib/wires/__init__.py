@@ -1,1 +1,1 @@
-"""Wire formats of other systems: low rank (PowerSGD, ACP-SGD), sketches, noise; one or two files each."""
+"""Wire formats: low rank (PowerSGD, ACP-SGD), sketches, noise."""

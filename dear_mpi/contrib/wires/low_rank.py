@@ -4,12 +4,12 @@
     codes, turn 0   | P of W | b | Q of V | c |                     then Q of W, and P of V
     factors         | P, Q of W      |   | P, Q of V      |   |     as long as the bucket: they take half at most
 
-One factor has orthonormal columns, the other is M times it: the compressed payload, which adds up over ranks. A tensor
-of more dimensions is a matrix of its first dimension and the rest. A vector is sent uncompressed, and so is a matrix
-whose two factors would have more than half of its elements (as with torch's ``min_compression_rate=2``).
+One factor has orthonormal columns; the other, M times it, is the payload, which adds up over ranks. Tensors are
+matrices of their first dimension and the rest. Vectors are sent uncompressed, and matrices with factors of more than
+half their size (as with torch's ``min_compression_rate=2``).
 
-All ranks need bit-identical factors. Columns are therefore made orthonormal in float64, one after the other (modified
-Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order there.
+All ranks need bit-identical factors: columns are made orthonormal in float64, one after the other (modified
+Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order.
 
 Source: Vogels et al., PowerSGD, NeurIPS 2019; Zhang et al., ACP-SGD, ICDCS 2023, arXiv 2306.08881.
 """
@@ -25,16 +25,14 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
 LEFT, RIGHT = 0, 1  # P and Q, the factors of rows and of columns
-LEAST_GAIN = 2  # least ratio of the matrix's elements to both factors'
+LEAST_GAIN = 2  # least ratio of a matrix's elements to its factors'
 SEED, EPSILON = 20230608, 1e-7
-PIECE = 1 << 16  # elements at a time, to stay in cache
+PIECE = 1 << 16  # elements: stays in cache
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """Choose the rank of the factors."""
-
     rank: int
 
     @property
@@ -46,14 +44,14 @@ class LowRank:
         return 0.6e-9 * self.rank
 
     def matrix(self, shape: Shape) -> tuple[int, int] | None:
-        """Return rows and columns of a tensor that is sent as factors; None if it is sent uncompressed."""
+        """Return a matrix's rows and columns; None if the tensor is sent uncompressed."""
         if len(shape) < 2:
             return None
         rows, columns = shape[0], math.prod(shape[1:])
         return (rows, columns) if LEAST_GAIN * self.rank * (rows + columns) <= rows * columns else None
 
     def first_sides(self, shapes: Sequence[Shape]) -> list[int]:
-        """Return the factor of each tensor for turn 0 (turn 1 sends the other), for turns of similar length."""
+        """Return each tensor's factor in turn 0 (turn 1 sends the other), for turns of similar length."""
         matrices = [self.matrix(shape) for shape in shapes]
         found, ahead = [LEFT] * len(shapes), 0  # excess rows and columns of turn 0
         excess = {number: matrix[LEFT] - matrix[RIGHT] for number, matrix in enumerate(matrices) if matrix}
@@ -63,7 +61,7 @@ class LowRank:
         return found
 
     def lengths(self, shapes: Sequence[Shape], sides: Sequence[int], *, others: bool = True) -> list[int]:
-        """Return the payload elements of each tensor with these factors; ``others``: including uncompressed tensors."""
+        """Return each tensor's payload elements; ``others``: including uncompressed tensors."""
         matrices = [self.matrix(shape) for shape in shapes]
         as_they_are = [math.prod(shape) * others for shape in shapes]
         return [
@@ -75,8 +73,8 @@ class LowRank:
 def orthonormal(factor: Array) -> Array:
     """Return orthonormal columns that span a factor's columns, in float64.
 
-    A column without a new direction is replaced by a random one, as are all initial zero columns. A gradient of lower
-    rank, or of zeros, therefore removes no direction forever.
+    A column without a new direction, such as zeros, is replaced by a random one: no gradient removes a direction
+    forever.
     """
     xp: Any = array_module(factor)
     rows = xp.ascontiguousarray(factor.T, np.float64)
@@ -95,7 +93,7 @@ def orthonormal(factor: Array) -> Array:
 
 
 def multiply(left: Array, right: Array, out: Array) -> None:
-    """Compute P Q^T, some rows at a time, in the same order on all ranks."""
+    """Compute P Q^T, some rows at a time, in one order on all ranks."""
     dtype = compute_dtype(out.dtype)
     left, right = left.astype(dtype), right.T.astype(dtype)
     step = max(1, PIECE // max(1, right.shape[1]))

@@ -5,11 +5,9 @@
     PowerSGD   out: recall | P = M Q | all_reduce P | Q = M^T P: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
 
-Payloads add up because all ranks multiply by the same factor with orthonormal columns. A rank's error is M - P Q^T with
-its payload: the part orthogonal to that factor. Summed over ranks it is the error of the sum.
-
-PowerSGD's second sum needs the first, so both are on the way out: the next forward pass hides only the gather of Q.
-ACP-SGD sends half as much, in as many messages as an all-reduce, and both halves overlap as in DeAR.
+A rank's error is M - P Q^T with its payload: the part orthogonal to the common factor. Summed over ranks it is the
+error of the sum. Of PowerSGD only the gather of Q overlaps the next forward pass: its second sum needs the first.
+ACP-SGD sends half as much, in as many messages as an all-reduce.
 
 Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications an element for each product.
 """
@@ -44,12 +42,10 @@ from dear_mpi.training.routes import (
     whole,
 )
 
-FACTORS = "factors"  # the buffer of both factors of each matrix, equal on all ranks
+FACTORS = "factors"  # of each matrix, equal on all ranks
 
 
 class Part(NamedTuple):
-    """Describe a bucket's tensor in a turn: sent as one of its factors, or uncompressed."""
-
     tensor: int
     side: int
     code: Array  # a matrix with ``rank`` columns, or flat
@@ -58,11 +54,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OfFactors(OfCodes):
-    """Act on payloads that are factors of matrices.
-
-    Attributes:
-        side: the factor that is sent; None: alternating between updates.
-        others: whether other tensors are also sent, uncompressed.
+    """Attributes:
+    side: the factor that is sent; None: alternating between updates.
+    others: whether other tensors are also sent, uncompressed.
     """
 
     adds_up: ClassVar[bool] = True
@@ -76,7 +70,7 @@ class OfFactors(OfCodes):
         return any(map(self.wire.matrix, shapes))
 
     def turns(self, shapes: tuple[Shape, ...]) -> list[list[int]]:
-        """Return the factor that each tensor sends: in even updates, and in odd ones."""
+        """Return each tensor's factor in even updates, and in odd ones."""
         if self.side is not None:
             return [[self.side] * len(shapes)] * 2
         first = self.wire.first_sides(shapes)
@@ -85,12 +79,11 @@ class OfFactors(OfCodes):
     def payload_bytes(
         self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
     ) -> int:
-        """Return the bytes of the longer turn; unknown for a bucket without its shapes."""
+        """Return the longer turn's bytes; unknown for a bucket without shapes."""
         lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
         return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
 
     def parts(self, bucket: BucketMemory) -> list[list[Part]]:
-        """Return the sent parts, in even updates and in odd ones."""
         codes, shapes = bucket.buffer(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
         kept = [self.factors(x, shape) for x, shape in zip(bucket.tensors(FACTORS), shapes, strict=True)]
         found = []
@@ -102,7 +95,6 @@ class OfFactors(OfCodes):
         return found
 
     def factors(self, tensor: Array, shape: Shape) -> tuple[Array, Array] | None:
-        """Return both factors of a matrix, at their place in the buffer of factors."""
         matrix, flat = self.wire.matrix(shape), tensor.reshape(-1)
         if matrix is None:
             return None
@@ -111,7 +103,7 @@ class OfFactors(OfCodes):
         return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
 
     def is_whole(self, memory: Memory, rank: int, *buffers: str) -> bool:
-        """Return whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
+        """Whether a rank has all of these buffers, as a factor needs all of a matrix."""
         before = len(memory.misread)
         for buffer in buffers:
             for shard in range(memory.size):
@@ -121,11 +113,11 @@ class OfFactors(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Project(OfFactors):
-    """Multiply gradient matrices by one orthonormalised factor, and write the other factor to the payload.
+    """Multiply gradient matrices by one orthonormalised factor: the other factor is the payload.
 
     Attributes:
         error: the buffer for the error, or none.
-        given: a payload buffer with the sums of the factors to multiply by; or none: use the stored factors.
+        given: a payload buffer with sums of the factors to multiply by; none: use the stored factors.
     """
 
     error: str | None = None
@@ -147,7 +139,7 @@ class Project(OfFactors):
         return self.act_s("encode", count * (1 if self.error else 0.5))
 
     def prove(self, memory: Memory) -> None:
-        """Check the factors: payloads of ranks with different factors do not add up."""
+        """Check that ranks have equal factors; else payloads do not add up."""
         buffers = [buffer for buffer in self.reads if buffer != "gradients"]
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
         of_rank_0 = [[memory.read(buffer, 0, shard) for buffer in buffers] for shard in range(memory.size)]
@@ -176,7 +168,6 @@ class Project(OfFactors):
         return project
 
     def of_given(self) -> OfFactors:
-        """Return the reader of the given payload."""
         assert self.given is not None
         assert self.side is not None
         return Expand(wire=self.wire, codes=self.given, side=1 - self.side, others=False)
@@ -206,7 +197,7 @@ class Project(OfFactors):
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(OfFactors):
-    """Write products of factors into the gradients: the factor in the payload times the stored one."""
+    """Write into the gradients the product of the payload's factor and the stored one."""
 
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients", FACTORS)
@@ -244,13 +235,13 @@ class Expand(OfFactors):
 
 
 def acp(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
-    """Make the ACP-SGD route: each matrix sends one factor per update, alternating."""
+    """Each matrix sends one factor per update, alternating."""
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     return expanded(name, (Project(**codes, error=error),), Expand(**codes), error=error, **how)
 
 
 def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
-    """Make the PowerSGD route: one factor is sent, then the other, made with the sum of the first."""
+    """One factor is sent, then the other, made with the sum of the first."""
     first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
     codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
     project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
@@ -260,10 +251,7 @@ def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how:
 def expanded(
     name: str, project: tuple[Stage, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
 ) -> Route:
-    """Make a route that sends matrices as factors; gradients travel uncompressed before iteration ``after``.
-
-    Raises ValueError for sharded updates.
-    """
+    """Gradients travel uncompressed before iteration ``after``. ValueError: sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
     recall = (Recall(error=error),) if error else ()

@@ -1,12 +1,11 @@
 """Simulate sums over the air: all ranks transmit at once, the waves add up, and the receiver also gets noise.
 
-Here gradients are sent uncompressed, and the owner of a sum adds normal noise, a given share of the root mean square of
-its shard. All ranks therefore get the same sum, as if one of them had received it and forwarded it without errors. A
-shared seed draws the noise anew for each shard and update: runs are reproducible.
+The owner of an uncompressed sum adds normal noise, a share of its shard's root mean square, from a shared seed, anew
+for each shard and update: runs are reproducible.
 
 pack | reduce_scatter gradients | add noise to the own shard         all_gather gradients | update all | unpack
 
-Source: Amiri and Gündüz, arXiv 1901.00844; Hellström et al., Wireless for Machine Learning, arXiv 2008.13492.
+Source: Amiri and Gündüz, arXiv 1901.00844; Hellström et al., arXiv 2008.13492.
 """
 
 from collections.abc import Callable
@@ -40,8 +39,6 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class AddNoise(Stage):
-    """Add noise to this rank's shard of the gradients."""
-
     wire: Noise
     reads: ClassVar[tuple[str, ...]] = ("gradients",)
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
@@ -63,7 +60,7 @@ class AddNoise(Stage):
 
 
 def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
-    """Make a core route with inexact sums. It never keeps the error, whatever ``error`` is."""
+    """Make a core route with inexact sums; it never keeps the error."""
     route = SHARDED if sharded else FULL
     return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
 

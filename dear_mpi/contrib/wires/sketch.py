@@ -4,18 +4,15 @@
     counters   | +a | -b+c | a | -b | -c | a+b+c |
     peeling    c alone in one counter -> c; taken out of its other two -> b alone there -> b ...
 
-The sum of counters is the sketch of the sum. A counter with one unknown reveals it, until none is left. The order
-depends only on the places, so ranks know before they send counters whether all elements can be recovered. With 2000
-counters or more that nearly always holds up to .75 elements per counter, with very many up to .818; with 128 of them it
-often fails, and above one element per counter always.
+The sum of counters is the sketch of the sum. Whether peeling ends depends only on the places, so ranks know before they
+send. With 2000 counters or more it nearly always holds up to .75 elements per counter, with very many up to .818; with
+128 it often fails, and above one element per counter always.
 
-Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. The only loss
-is the conversion of counters to the type of the gradients. A NaN is recovered as NaN; an infinity may make elements
-that share counters with it NaN.
+Counters are summed, and peeled, in float64, in the order of elements: bits do not depend on threads. The only loss is
+the conversion of counters to the gradients' type. A NaN stays NaN; an infinity may make its counters' elements NaN.
 
 Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
-Source: Li et al., Lossless Homomorphic Compression, arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher,
-Invertible Bloom Lookup Tables, Allerton 2011.
+Source: Li et al., arXiv 2402.07529; peeling: Goodrich and Mitzenmacher, Allerton 2011.
 """
 
 from dataclasses import dataclass
@@ -33,7 +30,7 @@ BYTE = 8  # elements
 
 @dataclass(frozen=True)
 class Bits:
-    """Mark nonzero elements with one bit each."""
+    """Whether each element is nonzero, a bit each."""
 
     encode_s: ClassVar[float] = 0.3e-9
 
@@ -48,18 +45,15 @@ class Bits:
         x[...] = put(x, self.marks(codes, x.size))
 
     def marks(self, codes: Array, count: int) -> Array:
-        """Return the bits of ``count`` elements, on the host."""
         return np.unpackbits(to_host(codes), count=count)
 
 
 @dataclass(frozen=True)
 class Peeling:
-    """Describe how to recover the elements.
-
-    Attributes:
-        places: the nonzero elements, ascending.
-        slots, signs: the counters of each, and its sign there: (3, elements).
-        rounds: elements, by index in ``places``, and the counters that reveal them.
+    """Attributes:
+    places: the nonzero elements, ascending.
+    slots, signs: the counters of each, and its sign there: (3, elements).
+    rounds: elements, by index in ``places``, and the counters that reveal them.
     """
 
     places: Array
@@ -80,10 +74,7 @@ class Sketch:
         return ceil(count / self.ratio)
 
     def peeling(self, marks: Array, counters: int) -> Peeling | None:
-        """Plan the recovery of the marked elements from ``counters`` counters; None if some cannot be recovered.
-
-        The plan depends only on the arguments.
-        """
+        """Plan the recovery from the arguments only; None if some elements cannot be recovered."""
         places = np.flatnonzero(marks)
         if places.size > counters // HASHES * HASHES:
             return None
@@ -92,13 +83,12 @@ class Sketch:
         return None if rounds is None else Peeling(places, slots, signs, rounds)
 
     def encode(self, x: Array, peeling: Peeling, out: Array) -> None:
-        """Write the counters of x."""
         values = to_host(x[put(x, peeling.places)]).astype(np.float64)
         signed = (peeling.signs * values).reshape(-1)
         out[...] = put(out, np.bincount(peeling.slots.reshape(-1), signed, out.size).astype(out.dtype))
 
     def decode(self, codes: Array, peeling: Peeling, x: Array) -> None:
-        """Recover the elements from counters, or a sum of counters; all others become zero."""
+        """Recover elements from (sums of) counters; others become zero."""
         counters, third = to_host(codes).astype(np.float64), codes.size // HASHES
         found = np.zeros(peeling.places.size)
         for elements, at in peeling.rounds:
@@ -110,7 +100,6 @@ class Sketch:
 
 
 def put(beside: Array, array: Array) -> Array:
-    """Copy a host array to the device of another array."""
     found: Array = array_module(beside).asarray(array)
     return found
 
@@ -130,7 +119,7 @@ def peeled(slots: Array, counters: int) -> tuple[tuple[Array, Array], ...] | Non
     """Return rounds: in each, all counters with one unknown reveal it. None if unknowns remain."""
     count = slots.shape[1]
     unknowns = np.bincount(slots.reshape(-1), minlength=counters)
-    sums = np.zeros(counters, np.int64)  # sums of the unknowns' indices: a single unknown's index
+    sums = np.zeros(counters, np.int64)  # of unknowns' indices: a single one's index
     np.add.at(sums, slots.reshape(-1), np.tile(np.arange(count), HASHES))
     rounds, alone = [], np.flatnonzero(unknowns == 1)
     while alone.size:

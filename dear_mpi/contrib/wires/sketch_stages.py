@@ -4,8 +4,7 @@
            fill counters          | reduce_scatter counters       where they do not fit: reduce_scatter gradients
     back                            all_gather counters | peel                           all_gather gradients
 
-Recovery of all elements depends only on the bits (``sketch.py``). The bits are equal on all ranks, so all ranks choose
-the same branch before any counter is sent.
+The bits, equal on all ranks, decide the branch before any counter is sent.
 """
 
 from collections.abc import Callable
@@ -34,12 +33,12 @@ from dear_mpi.training.routes import (
     reduce_scatter,
 )
 
-INDEX = "index"  # the buffer of bits
+INDEX = "index"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Join(InRows):
-    """Combine all rows, the bits of this rank's shard: write the bits set in any of them to the rank's row."""
+    """Combine the rows, bits of this rank's shard: write the bits set in any of them."""
 
     codes: str = INDEX
 
@@ -69,8 +68,6 @@ class Join(InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCounters(OfCodes):
-    """Use a buffer of counters, in the type of gradients."""
-
     adds_up: ClassVar[bool] = True
     wire: Sketch
     codes: str = "counters"
@@ -83,7 +80,7 @@ class OfCounters(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(OfCounters):
-    """Check whether all elements can be recovered from the counters; if so, write the gradients' counters."""
+    """Write the gradients' counters if all elements can be recovered from them."""
 
     act: ClassVar[str] = "encode"
     reads: ClassVar[tuple[str, ...]] = ("gradients", INDEX)
@@ -99,7 +96,7 @@ class Fill(OfCounters):
             gradient = memory.read("gradients", rank, shard)
             memory.write(self.codes, rank, shard, memory.symbol("code", gradient, *bits[rank]))
             joined = memory.weighed[gradient].keys() <= memory.weighed[bits[rank][shard]].keys()
-            if not joined or bits[rank] != bits[0]:  # elements without a bit, or bits that differ from rank 0's
+            if not joined or bits[rank] != bits[0]:  # missing or differing bits
                 memory.forget(self.codes, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
@@ -121,8 +118,6 @@ class Fill(OfCounters):
 
 @dataclass(frozen=True, kw_only=True)
 class Peel(OfCounters):
-    """Write the elements recovered from counters into the gradients."""
-
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
 
@@ -144,9 +139,9 @@ class Peel(OfCounters):
 
 
 def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Make a route that sends counters if few elements are nonzero, otherwise all gradients.
+    """Send counters if few elements are nonzero, otherwise all gradients; nothing is lost.
 
-    Nothing is left out, whatever ``error`` is. Raises ValueError for sharded updates.
+    Raises ValueError for sharded updates.
     """
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
@@ -158,7 +153,7 @@ def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | Non
 
 
 def ratio(text: str) -> float:
-    """Parse how many elements share a counter, as ``10``. Raises ValueError if it is no number from 2 to 1000."""
+    """Parse how many elements share a counter. Raises ValueError unless it is a number from 2 to 1000."""
     try:
         found = float(text)
     except ValueError:

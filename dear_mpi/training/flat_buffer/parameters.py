@@ -1,10 +1,11 @@
+import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import address
@@ -119,3 +120,11 @@ def readers(buffer: Array, own: Array) -> list[Call]:
         return read
 
     return [reader(start) for start in range(0, buffer.size, READ)]
+
+
+def sha256(arrays: Iterable[Array]) -> str:
+    """Return the SHA-256 of the bytes of some arrays, in order."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
+    return digest.hexdigest()

@@ -24,13 +24,12 @@ from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.data import Batches, Dataset, load_data
-from dear_mpi.models.layer import Layer, Loss, is_exchanging
+from dear_mpi.models.layer import Layer, Loss, NoLoss, is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import build_model
 from dear_mpi.models.synthetic import (
     EXCHANGE,
     ComputeTime,
-    NoLoss,
     both_passes,
     load_modules,
     measured_seconds,
@@ -39,8 +38,7 @@ from dear_mpi.models.synthetic import (
 from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.training.checkpoint import sha256
-from dear_mpi.training.flat_buffer.parameters import key_of, trained
+from dear_mpi.training.flat_buffer.parameters import key_of, sha256, trained
 from dear_mpi.training.log import Times, middle
 from dear_mpi.training.runs.config import Config, kind_of
 from dear_mpi.training.schedules import Schedule

@@ -38,7 +38,7 @@ def test_messages_without_bytes_or_seconds_say_nothing_of_a_link():
 
 @pytest.mark.parametrize("more", [{}, {"clip": 1.0}])
 def test_runs_through_shared_memory_have_an_answer(more):
-    config = Config.of(settings(iterations=ENOUGH, algorithm="shared") | more)
+    config = Config.of(settings(iterations=ENOUGH + 4, algorithm="shared") | more)
     found = run_world(lambda world: train(config, world, observers={"blame": Blamer}), threads=3)["blame"]
     assert "suspects" in found, found
     assert found["suspects"]["rank"] == 3
