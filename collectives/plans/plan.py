@@ -46,7 +46,7 @@ class InstructionRun:
         self.parts = [act.part for act in acts]
         self.calls = [act.call for act in acts]
         self.tests = [act.test for act in acts]
-        self.position = 0  # of the next call
+        self.position = 0  # of the next call, unless calls are being made
         self.left: Iterator[Action] | None = None
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class InstructionRun:
         self.position, self.left = len(self.calls), None
 
     def progress(self) -> int:
-        left = self.left  # a watchdog may call
+        left = self.left  # read once: a watchdog calls from another thread
         return self.position if left is None else max(len(self.calls) - length_hint(left) - 1, 0)
 
     def waits_for(self) -> str:
@@ -141,14 +141,14 @@ class RunningOperation:
     """
 
     after: Sequence[Callable[[], object]] = ()
-    how = ""
+    how = ""  # details for messages
     notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
         self.said: Mapping[str, Any] = {"collective": name}
-        self.number = 0
+        self.number = 0  # of its run among this rank's collectives
         self.broken: str | None = None
 
     def whole(self) -> None:
@@ -173,7 +173,7 @@ class RunningOperation:
             return part()
         except BaseException as error:
             self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-            self.transport.under_way.add(self)  # forever
+            self.transport.under_way.add(self)  # forever: messages may still use its memory
             self.waits.now = None
             raise
 
