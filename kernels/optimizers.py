@@ -152,7 +152,7 @@ VECTOR_COST = 8  # per element of AdamW, if a matrix costs max * min^2; measured
 # Small singular values grow by 3.4 a step, the fastest possible, and do not settle at 1
 A, B, C = 3.4445, -4.7750, 2.0315
 STEPS = 5
-EPSILON = 1e-7  # zeros stay zeros
+EPSILON = 1e-7  # added to the norm: zeros stay zeros
 
 
 @dataclass(frozen=True)

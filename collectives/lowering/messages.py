@@ -120,7 +120,7 @@ class Grid:
 WINDOW = 2
 
 Key = tuple[int, int]
-SideBuffer = tuple[int, bool, int]
+SideBuffer = tuple[int, bool, int]  # peer, incoming, number
 BEGIN: Key = (-1, 0)
 
 

@@ -87,7 +87,7 @@ def prepare(
 
         reached = reach_for(task)
     call = asked.chosen(transport, sharing=reached is not None)
-    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     task = replace(task, call=call, reached=reached)
     run = runner_for(call.algorithm).prepare(task)

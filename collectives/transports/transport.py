@@ -73,7 +73,7 @@ class Waits:
 class Meeting:
     """The waiting thread's stack names the caller."""
 
-    __slots__ = ("thread", "what")
+    __slots__ = ("thread", "what")  # made in each barrier, where it counts
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, get_ident()
@@ -123,7 +123,7 @@ class Transport(Protocol):
     size: int
     spins: bool  # waiting keeps a core busy
     hosts: tuple[int, ...]
-    rates: Rates | None  # of a rank; None if unknown
+    rates: Rates | None  # of a rank, inside and between hosts; None if unknown
     kept: WeakSet[Any]  # freed before the group
     under_way: set[object]  # plans with incomplete messages
     one_thread: OneThread

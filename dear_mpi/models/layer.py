@@ -37,7 +37,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
-    buffer: Any = field(default=None, repr=False)  # weak
+    buffer: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
     outputs: int | None = 0
     optimizer: Optimizer | None = None
 

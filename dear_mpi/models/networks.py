@@ -112,7 +112,7 @@ def build_model(
 
 def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
     x, targets = dataset.train.take(np.zeros(1, np.intp))
-    shapes: list[tuple[int, ...] | None] = [None]
+    shapes: list[tuple[int, ...] | None] = [None]  # the first input's gradient is unused
     with np.errstate(all="ignore"):  # training reports them
         for name, layer in zip(names, layers, strict=True):
             x = returned(name, layer, "forward", x)

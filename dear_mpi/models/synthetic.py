@@ -33,9 +33,9 @@ HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
 @dataclass(frozen=True)
 class Module:
     name: str
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # elements of each tensor
     flops: float  # forward; in a profile, seconds
-    backward: float | None = None  # None: proportional to forward
+    backward: float | None = None  # of backward; None: proportional to forward
     weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # of all ranks, before each pass
     out_elems: float = 0.0

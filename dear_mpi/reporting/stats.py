@@ -144,7 +144,7 @@ def holm(chances: Sequence[float]) -> list[float]:
 BATCHES = 20  # at most
 IN_BATCH = 3  # turns, at least
 TRIMMED = 0.2  # at each end
-LEAST = 1e-12  # a coarse clock's sample may be 0
+LEAST = 1e-12  # avoids the logarithm of 0, a sample of a coarse clock
 MOST = 700.0  # its exponential is finite
 
 

@@ -139,7 +139,7 @@ class SharedRun(InstructionRun):
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached
+        del self.reached  # releases the views of other ranks' memory
 
 
 prepare = SharedRun

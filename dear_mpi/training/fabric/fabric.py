@@ -30,10 +30,10 @@ from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
 class Fabric(ABC):
     """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
-    idle: ClassVar[Any]
-    look: Any  # runs the global check
-    rules: Rules
-    common = True  # see ``Proof``
+    idle: ClassVar[Any]  # the act that does nothing, see ``Step``
+    look: Any  # runs the global gradient check
+    rules: Rules  # checks the schedule that runs now
+    common = True  # whether all ranks update by the same gradients, see ``Proof``
     verdict: Any = None  # see ``statistic.py``; None on the virtual fabric
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
@@ -44,8 +44,8 @@ class Fabric(ABC):
     def enter(self, buckets: Cut) -> None:
         """Continue with these buckets; nothing may be under way."""
         self.buckets = buckets
-        self.sent_in = dict.fromkeys(buckets, self.iteration)
-        self.reduced = 0
+        self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of each bucket's last sent gradients
+        self.reduced = 0  # buckets of this iteration
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
         self.returning: list[Bucket] = []  # their way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
@@ -231,8 +231,8 @@ class ScheduleError(ValueError):
 
 @dataclass
 class Entry:
-    missing: set[int] = field(default_factory=set)
-    started: dict[str, Handle] = field(default_factory=dict)
+    missing: set[int] = field(default_factory=set)  # layer calls that have not run backward
+    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
     awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
@@ -245,7 +245,7 @@ class Rules:
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
         self.reduced = 0
-        self.followed: Sequenced | None = None
+        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())

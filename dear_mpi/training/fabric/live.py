@@ -55,7 +55,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
-        self.settled = 0
+        self.settled = 0  # iteration of the last early end of a round
         self.tally = [0, 0]  # codes of a bucket that did not fit, and that did
         super().__init__(buckets, arena.route, engine.log)
 

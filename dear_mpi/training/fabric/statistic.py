@@ -25,11 +25,11 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
-LOW, HIGH = -1074, 1025
+LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
 HALF = 26  # lower bits of a mantissa
 ROWS = 1 << 15  # of 128 bytes
-LEAST = 1.0
+LEAST = 1.0  # smallest loss scale
 
 
 class Statistic(ABC):

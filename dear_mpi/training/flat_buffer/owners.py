@@ -206,8 +206,8 @@ class Sharing:
         return self.found[bucket]
 
 
-HALVINGS = 40
-SLACK = 1e-9  # rounding
+HALVINGS = 40  # bisections of the interval that contains the lowest level
+SLACK = 1e-9  # products and quotients are rounded
 NEAR = 0.05  # extra time of a bucket if that balances the ranks
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, Shape, Stage, Update
 
-WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}
+WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
 # Started by schedules outside a route's ways, by the names in ``extras``.
 EXTRAS = {
     "negotiation": Collective(name="all_reduce", buffer="readiness", op="min", few=True, called="negotiation"),
@@ -102,7 +102,7 @@ class Route:
 
     @property
     def update(self) -> Update:
-        return self.updates[0]
+        return self.updates[0]  # all cover the same part of a bucket
 
     @cached_property
     def updates_under_way(self) -> bool:

@@ -17,11 +17,11 @@ from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 Shape: TypeAlias = tuple[int, ...]
 BucketMemory: TypeAlias = Any  # ``BoundBucket``
 Act: TypeAlias = Callable[[float], object]  # the argument is the gradient factor
-Symbol: TypeAlias = int
+Symbol: TypeAlias = int  # index into a memory's table
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
-UNKNOWN = (-1, -1)
-MAIN = "main"
-ENGINE = "engine"
+UNKNOWN = (-1, -1)  # key in weights
+MAIN = "main"  # the thread that computes
+ENGINE = "engine"  # the thread that communicates
 
 
 class Memory:
@@ -53,7 +53,7 @@ class Memory:
         self.assumed, self.common = assumed, True
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
-        self.kinds: list[str] = []
+        self.kinds: list[str] = []  # of each symbol
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         starts = {"values": "value", "layers": "value", "state": "state"}
