@@ -48,7 +48,7 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Hosts are in the order of ``pairwise.py``."""
+    """Exchange chunks within columns, hosts in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

@@ -144,7 +144,7 @@ class Transport(Protocol):
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
-        """Equal on all ranks; the first question about a device's memory is collective."""
+        """Return whether messages may use such memory, equally on all ranks; the first question about a device's memory is collective."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, fixed until ``Free``."""

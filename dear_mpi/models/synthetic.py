@@ -79,7 +79,7 @@ def module_of_row(row: Any) -> Module:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """A tied tensor belongs to its first call."""
+    """Convert a profile; a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -98,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """None without a profile."""
+    """Return a profile's measured seconds; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 

@@ -36,7 +36,7 @@ LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """Zero is refused unless ``zero``."""
+    """Parse a number and its unit; zero is refused unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -193,7 +193,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """From 0 to ``most``, or a percentage."""
+    """Parse a number, or a percentage, from 0 to ``most``."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")

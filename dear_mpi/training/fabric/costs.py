@@ -66,7 +66,7 @@ class Costs:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Ranks that share a core wait for each other."""
+        """Return the update time; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)

@@ -64,7 +64,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """See ``Step``."""
+        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
     def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -72,7 +72,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """None: first in, first out."""
+        """Set the engine's order; None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -84,7 +84,7 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
-        """Equal on all ranks if gradients were sums."""
+        """Report non-finite gradients, equally on all ranks if they were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Rules:
         return f"{self.point[0]}({', '.join(map(str, self.point[1]))})" if self.point[0] else "its order"
 
     def follow(self, order: Sequenced | None) -> None:
-        """The global gradient check must come after the last reduction."""
+        """Check an order: the global gradient check must come after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # checked in an earlier iteration
             return
@@ -338,14 +338,14 @@ class Rules:
         entry.updated = True
 
     def check_judged(self, what: str) -> None:
-        """Before a global check lets gradients be used, all reductions must be on their way."""
+        """Check that all reductions are on their way before a global check lets gradients be used."""
         if self.judged and self.reduced % len(self.entries):
             self.refuse(
                 f"{what} before all buckets are on their way, which clipping, loss scaling or a statistic needs"
             )
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """All buckets must be on their way, and nothing ``delayed``."""
+        """Check that all buckets are on their way, and nothing is ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")

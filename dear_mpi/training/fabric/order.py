@@ -139,7 +139,7 @@ class Order(Generic[T]):
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Return the turns that can now run, with their items.
+        """Take an item; return the turns that can now run, with their items.
 
         An exchange needs no turn: all ranks submit it at the same place.
         """

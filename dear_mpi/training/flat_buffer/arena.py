@@ -191,7 +191,7 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """List calls; none if layers write in place."""
+        """Return calls that pack gradients; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))

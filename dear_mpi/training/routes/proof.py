@@ -163,7 +163,7 @@ def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, stages: Sequence[Stage], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Blame the first stage that read a partial value, else the last that wrote."""
+    """Check the end of a period; blame the first stage that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for buffer, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[buffer, rank, shard]

@@ -118,7 +118,7 @@ class Fsdp(BackPipe):
                 self.fabric.wait(handle)
 
     def gather_again(self, last: Bucket) -> None:
-        """And the bucket before."""
+        """Start second all-gathers of a bucket and the one before it."""
         for bucket in self.fabric.buckets[max(0, last.index - 1) : last.index + 1][::-1]:
             if bucket not in self.held:
                 self.held.add(bucket)
