@@ -30,7 +30,7 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """A rank ends with its columns' chunks."""
+    """First phase: a rank ends with its columns' chunks."""
     members = by_host(hosts)
     rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))

@@ -84,7 +84,7 @@ class Progress:
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """``off``: cancelled."""
+    """An event; ``off``: cancelled."""
 
     time_s: float
     what: Callable[..., None]

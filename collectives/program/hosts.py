@@ -92,7 +92,9 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """>>> spread(5, 2)
+    """Return each rank's host, spread evenly.
+
+    >>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:

@@ -132,7 +132,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     def reach(self, array: Array) -> None:
-        """All ranks are apart."""
+        """Return None: all ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far

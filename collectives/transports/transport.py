@@ -144,7 +144,10 @@ class Transport(Protocol):
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
-        """Return whether messages may use such memory, equally on all ranks; the first question about a device's memory is collective."""
+        """Return whether messages may use such memory; equal on all ranks.
+
+        The first question about a device's memory is collective.
+        """
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, fixed until ``Free``."""
@@ -189,7 +192,7 @@ class Wrapper(Generic[T]):
 
 
 class StagedTransport(Wrapper[Transport]):
-    """Plans never give it device memory."""
+    """A transport that plans never give device memory."""
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

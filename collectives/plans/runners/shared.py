@@ -133,7 +133,7 @@ class SharedRun(InstructionRun):
         super().whole(note)
 
     def next_run(self) -> None:
-        """Alternate runs use different mailbox sets."""
+        """Alternate between two mailbox sets."""
         self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:

@@ -145,7 +145,10 @@ class Norm(Statistic):
         return sums_of_squares(shard)
 
     def factor(self, sums: Array) -> float | None:
-        """Return the factor. For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds."""
+        """Return the gradient factor.
+
+        For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds.
+        """
         scale = self.scale
         self.norm = root_of(sums) / scale
         finite = self.norm < math.inf
