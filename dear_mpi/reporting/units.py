@@ -288,7 +288,8 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """>>> grouped(["ring", "native", "ruler"], lambda name: name[0])
+    """
+    >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}
     """
     found: dict[K, list[T]] = {}
