@@ -6,7 +6,6 @@ Expected patterns are rows: one, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -36,7 +35,8 @@ class Data:
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
         self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
-        dtype, part, window = TYPES[case.dtype], Parts.of(case, rank, ranks), case.window
+        dtype, window = TYPES[case.dtype], case.window
+        begins, ends, in_x, in_out = parts_of(case, rank, ranks)
         allocate = world.transport.allocate if memory == "shared" else reference.allocate
 
         def zeros(part: slice, times: int = 1) -> Array:
@@ -44,20 +44,20 @@ class Data:
             array[...] = 0
             return streams.put(array).view(dtype)
 
-        self.x = zeros(part.x)
-        self.out = zeros(part.out, window) if case.placement == "out" else None
+        self.x = zeros(in_x)
+        self.out = zeros(in_out, window) if case.placement == "out" else None
         bits, (values, rows) = f"u{dtype.itemsize}", patterns(case, rank, ranks)
         mine = streams.put(np.resize(values.view(bits), count + PERIOD + 1))
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
-        self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
-        self.others = mine[part.x.start + 1 :]  # elements of other ranks
-        self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
+        self.mine, self.expected = mine[begins.start :], expected[:, ends.start :]
+        self.others = mine[in_x.start + 1 :]  # elements of other ranks
+        self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, in_x)]
         if self.out is None:
-            result = self.all[within(part.ends, part.x)]
+            result = self.all[within(ends, in_x)]
         else:
-            ends = within(part.ends, part.out)
-            result = self.out.view(bits)[ends.start : ends.stop * window]
+            found = within(ends, in_out)
+            result = self.out.view(bits)[found.start : found.stop * window]
         self.result = result.reshape(max(len(rows), window), -1)
         self.count_nonzero = array_module(self.x).count_nonzero
 
@@ -77,26 +77,17 @@ class Data:
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Elements that a rank starts with, ends with, and stores."""
-
-    begins: slice
-    ends: slice
-    x: slice
-    out: slice
-
-    @classmethod
-    def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
-        operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
-        if (contract := operation.contract) is None:
-            brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
-            ends = none if operation.source(rank, ranks) is None else whole
-            return cls(brings, ends, brings, ends)
-        begins, ends = (extent(holder, rank, ranks, case.count) for holder in (contract.begins, contract.ends))
-        shard, apart = slice(*chunk_bounds(case.count, ranks, rank)), case.placement == "out"
-        x = shard if apart and contract.begins is the_owner else whole
-        return cls(begins, ends, x, shard if apart and contract.ends is the_owner else whole)
+def parts_of(case: Case, rank: int, ranks: int) -> tuple[slice, slice, slice, slice]:
+    """Return the elements that a rank begins with, ends with, and stores in ``x`` and in ``out``."""
+    operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
+    if (contract := operation.contract) is None:
+        brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
+        ends = none if operation.source(rank, ranks) is None else whole
+        return brings, ends, brings, ends
+    begins, ends = (extent(holder, rank, ranks, case.count) for holder in (contract.begins, contract.ends))
+    shard, apart = slice(*chunk_bounds(case.count, ranks, rank)), case.placement == "out"
+    x = shard if apart and contract.begins is the_owner else whole
+    return begins, ends, x, shard if apart and contract.ends is the_owner else whole
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:

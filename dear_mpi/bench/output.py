@@ -257,6 +257,6 @@ def show_bench(world: World, report: Report, form: str) -> None:
         return
     screen = console(world)
     for line in chosen.lines(report):
-        screen.print(line, soft_wrap=True, markup=False, emoji=False)
+        screen.print(line, soft_wrap=True)
     for text in () if chosen.names_missing else left_out(report):
         note(world, text)

@@ -133,4 +133,4 @@ def published(group: str, name: str) -> Any:
 
 def warn(text: str) -> None:
     if launch_of(os.environ).rank == 0:
-        console(stderr=True).print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+        console(stderr=True).print(f"warning: {text}", style="yellow", soft_wrap=True)

@@ -54,7 +54,7 @@ def explain(flags: Flags) -> None:
     asked = Asked(tuple(algorithms), **how)
     for name, act in acts.items():  # first: also for a wrong algorithm
         act(asked)
-        console().print(f"Written to {flags[name]}", markup=False, soft_wrap=True)
+        console().print(f"Written to {flags[name]}", soft_wrap=True)
     for algorithm in algorithms:
         try:
             explain_algorithm(algorithm, asked, check=check)

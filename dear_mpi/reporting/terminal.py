@@ -59,13 +59,13 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
 
 
 def note(world: World | None, text: str) -> None:
-    console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
+    console(world, stderr=True).print(f"note: {text}", soft_wrap=True)
 
 
 def complain(message: str, rank: int) -> None:
     """Print rank 0's error on one line, for searches."""
     if rank == 0:
-        console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
+        console(stderr=True).print(f"error: {message}", style="bold red", soft_wrap=True)
 
 
 @contextmanager

@@ -215,4 +215,4 @@ def explain_route(name: str, *, wire: str | None = None) -> None:
         lines += ["", f"Proved on {where}, with the engine as early and as late as it can be:"]
         lines += [f"- {line}" for line in told(route, found)]
     finally:
-        screen.print("\n".join(lines), markup=False)
+        screen.print("\n".join(lines))

@@ -69,9 +69,9 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
     screen, rows = console(world), named(rows, "wire")
     groups = grouped(rows, itemgetter("asked_fusion"))
     for group in groups.values():
-        screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
+        screen.print(fusion_table(group), *notes(group), sep="\n")
     if len(groups) > 1:
-        screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
+        screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n")
 
 
 def named(rows: Sequence[Row], *keys: str) -> list[Row]:

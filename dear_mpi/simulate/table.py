@@ -63,7 +63,7 @@ def show_simulation(found: Sequence[Simulated]) -> None:
     said = "ms of an iteration on the slowest rank; exposed: waiting for communication"
     tables[-1].caption = f"{said}{rest}; bound: {bound}"
     lines = [*warnings(found), *slow_baselines(found), *verdicts(found)]
-    console().print(*tables, *lines, sep="\n", markup=False)
+    console().print(*tables, *lines, sep="\n")
 
 
 def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:

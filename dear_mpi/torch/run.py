@@ -24,7 +24,7 @@ from dear_mpi.torch.underway import places_of, under_way
 from dear_mpi.torch.updates import text_of
 from dear_mpi.training.attendance import END
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.order import LOSS, Step
+from dear_mpi.training.fabric.order import LOSS
 from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.log import EXCHANGE
 from dear_mpi.training.session import Session
@@ -154,7 +154,7 @@ class Run(Session):
             return
         self.before_forward(len(self.calls) - 1)
         self.trainer.end_forward()
-        self.trainer.fabric.launch_sum(LOSS, lambda: None)  # an order expects it
+        self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
         if self.buffers is not None:
             self.buffers.start()
         self.missing = [set(call.parameters) for call in self.calls]
@@ -191,9 +191,6 @@ class Run(Session):
                 self.copy(call, parameter)
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.last!r} {EARLY}: take dear, or update='full'")
-
-    def exchange(self, number: int, label: str, plan: Any) -> Any:
-        return self.group.fabric.submit((EXCHANGE, number), label, lambda turn: [Step(EXCHANGE, number, label, plan)])
 
     @on_stream
     def average(self, tokens: float | None) -> None:
@@ -303,7 +300,7 @@ class Tally:
         check = crc32(text_of(self.run.updates.groups).encode()) & 0xFFFF  # its square is exact
         self.own[:FIRST] = (tokens is not None, tokens or 0, check, check**2)
         self.sums[...] = self.own
-        self.handle = self.run.alone or self.run.exchange(0, "the step's sums", self.plan)
+        self.handle = self.run.alone or self.fabric.launch_act((EXCHANGE, 0), self.plan, "the step's sums")
         self.known = False
 
     def wait(self) -> None:
@@ -351,7 +348,7 @@ class Buffers:
         flat = tensor_of(self.bytes)
         if self.run.world.rank == 0:  # a module may replace its buffers
             torch.cat([dense(own[name]).reshape(-1).view(torch.uint8) for own, name in self.places], out=flat)
-        self.handle = self.run.exchange(1, "the buffers of rank 0", self.plan)
+        self.handle: Any = self.run.group.fabric.launch_act((EXCHANGE, 1), self.plan, "the buffers of rank 0")
 
     def take(self) -> None:
         self.run.group.fabric.block(self.handle)

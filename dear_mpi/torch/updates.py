@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -158,7 +158,7 @@ class Instance:
             if not updates.handing_over:
                 piece.tensor.grad = None if piece.key in updates.unused else grad
             elif own is not None:
-                (own if piece.complete else piece.parameter.flat(own)[piece.start : piece.stop]).copy_(grad)
+                piece.of(own).copy_(grad)
         if not updates.handing_over:
             self.step()
 
@@ -236,8 +236,9 @@ class UserUpdates(Optimizer):
         """Put the state of divided parameters together in the user's optimiser. Collective if updates are sharded."""
         numbers = {parameter: number for number, parameter in enumerate(self.group_of)}
         found = [  # a complete one shares the user's dictionary
-            (numbers[piece.key], piece.start, state)
-            for piece, state in self.states()
+            (numbers[piece.key], piece.start, instance.optimizer.state[piece.tensor])
+            for instance in self.instances.values()
+            for piece in instance.pieces
             if self.gather is not None or not piece.complete
         ]
         if self.gather is not None:
@@ -248,11 +249,6 @@ class UserUpdates(Optimizer):
         for parameter, number in numbers.items():
             if number in parts:
                 self.optimizer.state[parameter] = joined(parts[number], self.wrapped[parameter])
-
-    def states(self) -> Iterator[tuple[Piece, dict[str, Any]]]:
-        for instance in self.instances.values():
-            for piece in instance.pieces:
-                yield piece, instance.optimizer.state[piece.tensor]
 
     def begin_cut(self) -> None:
         self.collect()

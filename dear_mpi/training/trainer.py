@@ -24,7 +24,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import Delayed, Step
+from dear_mpi.training.fabric.order import Delayed
 from dear_mpi.training.log import EXCHANGE, Times, times_of
 from dear_mpi.training.schedules import Schedule
 
@@ -309,9 +309,8 @@ class LayerLoop:
         """Start the exchange of a layer before a pass, if it has one."""
         if not self.calls[number].exchanging:
             return None
-        act, key = self.calls[number].exchange(given, back=back), (EXCHANGE, number)
-        label = f"exchange of layer {number}"
-        return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+        act = self.calls[number].exchange(given, back=back)
+        return self.fabric.launch_act((EXCHANGE, number), act, f"exchange of layer {number}")
 
     def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
         """Wait for an exchange and return the received data."""

@@ -151,7 +151,7 @@ class VirtualMeter:
 
     def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
         self.fabric.spend(self.fabric.costs.rest_s)
-        self.handle = self.fabric.launch_sum(LOSS, self.fabric.costs.loss_s)
+        self.handle = self.fabric.launch_act(LOSS, self.fabric.costs.loss_s)
 
     def complaint(self) -> None: ...
 

@@ -25,13 +25,12 @@ def show_answer(observation: Observation, answers: Sequence[Answer]) -> None:
         f"{profile.model} on one rank ({profile.device}): {ms(seen.iteration_s)} ms an iteration{parts}; seen: forward "
         f"{ms(forward_s)}, backward {ms(backward_s)}, updates {ms(observation.update_s)}, outside layers "
         f"{ms(profile.rest_s)}: {observation.sum_s / seen.iteration_s:.0%} of it.",
-        markup=False,
     )
     for answer in answers:
-        screen.print(table_of(answer), markup=False)
-        screen.print(paragraph(answer), assumed(answer), sep="\n", markup=False)
+        screen.print(table_of(answer))
+        screen.print(paragraph(answer), assumed(answer), sep="\n")
     found = list(unseen(observation))
-    screen.print("What it could not see:" if found else "", *(f"  {each}" for each in found), sep="\n", markup=False)
+    screen.print("What it could not see:" if found else "", *(f"  {each}" for each in found), sep="\n")
 
 
 def table_of(answer: Answer) -> Any:

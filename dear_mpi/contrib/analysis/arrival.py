@@ -268,9 +268,9 @@ def show(screen: Console, found: Sequence[Mapping[str, Any]]) -> None:
         cells = map(cells_of, each["algorithms"])
         lines = (f"arrival: {where}, {about}; late ranks {how}{wrong}", *aligned([HEADS, *cells]), *fastest, "")
         for line in lines:
-            screen.print(line.rstrip(), markup=False, soft_wrap=True)
+            screen.print(line.rstrip(), soft_wrap=True)
     if found:
-        screen.print(MEANING, markup=False, soft_wrap=True)
+        screen.print(MEANING, soft_wrap=True)
 
 
 def cells_of(each: Mapping[str, Any]) -> list[str]:

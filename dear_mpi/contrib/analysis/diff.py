@@ -245,7 +245,7 @@ COLUMNS: dict[str, Callable[[Compared], str]] = {
 def show_diff(screen: Console, diff: Diff) -> None:
     def say(*lines: str) -> None:
         for line in lines:
-            screen.print(line, markup=False, soft_wrap=True)
+            screen.print(line, soft_wrap=True)
 
     say(
         *(

@@ -308,7 +308,7 @@ def guidelines(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Loo
 
         def show(screen: Console) -> None:
             for line in lines:
-                screen.print(line, markup=False, soft_wrap=True)
+                screen.print(line, soft_wrap=True)
 
         return Look({"guidelines": data}, show)
 

@@ -136,7 +136,7 @@ def show(screen: Console, found: Sequence[Steps]) -> None:
     for each in found:
         show_steps(screen, each.row)
         for text in words_of(each):
-            screen.print(text, soft_wrap=True, markup=False)
+            screen.print(text, soft_wrap=True)
 
 
 def show_steps(screen: Console, row: Mapping[str, Any]) -> None:

@@ -257,7 +257,7 @@ def show_case(screen: Console, found: Mapping[str, Any], apart: Sequence[Apart])
     where = f"{row.collective} of {format_bytes(row.bytes)}, {format_hosts(row.hosts)}, {row.dtype}"
     lines = [f"why: {where}, {row.placement}, {row.cadence}", *aligned([HEADS, *map(cells, apart)])]
     for line in (*lines, *found["sentences"], ""):
-        screen.print(line, markup=False, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 def why(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:

@@ -25,6 +25,6 @@ def blame(flags: Flags) -> None:
         found = as_data(blamed, str(timeline.facts.get("transport", "")))
         rows.append({"run": run.name, "blame": found})
         if len(rows) > 1:
-            screen.print(run.name, markup=False)
+            screen.print(run.name)
         show_blame(screen, found)
     write_json(rows[0] if len(rows) == 1 else rows, flags.get("json_file"))

@@ -73,10 +73,10 @@ def as_data(blame: Blame, transport: str) -> dict[str, Any]:
 
 def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
     if "refused" in found:
-        screen.print(f"blame: {found['refused']}", markup=False, soft_wrap=True)
+        screen.print(f"blame: {found['refused']}", soft_wrap=True)
         return
-    screen.print("\n".join(found["said"]), markup=False)
+    screen.print("\n".join(found["said"]))
     many, ranks = plural(found["iterations"], "iteration"), plural(found["ranks"], "rank")
-    screen.print(f"blame: {many} on {ranks}, replayed {round(found['off'], 3) + 0.0:+.1%}", markup=False)
+    screen.print(f"blame: {many} on {ranks}, replayed {round(found['off'], 3) + 0.0:+.1%}")
     suspects = ", ".join(plural(count, kind) for kind, count in found["suspects"].items() if count)
-    screen.print(f"{MEANS}\nSuspects: {suspects}. Usual for a layer: {found['reference']}.", markup=False)
+    screen.print(f"{MEANS}\nSuspects: {suspects}. Usual for a layer: {found['reference']}.")

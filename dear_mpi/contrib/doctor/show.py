@@ -46,7 +46,7 @@ def show_findings(screen: Console, found: Sequence[Finding]) -> None:
         severity = finding.severity, STYLES[finding.severity]
         screen.print(Text.assemble(severity, f": {finding.text}"), soft_wrap=True)
         if finding.advice:
-            screen.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
+            screen.print(f"    -> {finding.advice}", soft_wrap=True)
 
 
 def job_rows(facts: Facts) -> dict[str, str]:

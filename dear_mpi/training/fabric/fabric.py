@@ -153,7 +153,7 @@ class Fabric(ABC):
         if self.reduced == len(self.buckets):
             self.reduced, self.iteration = 0, self.iteration + 1
             if self.judged:
-                self.verdict_handle = self.launch_sum(VERDICT, self.look)
+                self.verdict_handle = self.launch_act(VERDICT, self.look)
         if not (self.judged and self.reduced):
             for each in self.returning:
                 stages = self.due(self.route.ways["back", ENGINE], each)
@@ -178,8 +178,10 @@ class Fabric(ABC):
 
         return self.submit(key, f"{key[0]} of {bucket}", steps)
 
-    def launch_sum(self, key: Key, act: Any) -> Handle:
-        return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
+    def launch_act(self, key: Key, act: Any, label: str = "") -> Handle:
+        """Let the engine run one act, such as a sum without a bucket."""
+        label = label or SUMS[key]
+        return self.submit(key, label, lambda turn: [Step(*key, label, act)])
 
     def due(self, stages: Sequence[Stage], bucket: Bucket) -> Sequence[Stage]:
         if self.route.steady:

@@ -250,7 +250,7 @@ class LossMeter:
         high, low = divmod(total, HALF)
         for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
             self.value[place] = number
-        self.handle = self.fabric.launch_sum(LOSS, self.plan)
+        self.handle = self.fabric.launch_act(LOSS, self.plan)
 
     def read(self) -> float:
         self.fabric.wait_for(self.handle)

@@ -136,7 +136,7 @@ class PostLocal(Local):
     @classmethod
     def own_route(cls) -> Route:
         until: dict[str, Any] = {"until": cls.after}
-        every = {"every": cls.period, "first": cls.after}
+        every: dict[str, Any] = {"every": cls.period, "first": cls.after}
         alone = Update(alone=True, on=MAIN, first=cls.after), reduce_scatter("values", op="average", **every)
         out = Pack(), reduce_scatter("gradients", **until), *alone
         back = all_gather("gradients", **until), all_gather("values", **every), Update(on=MAIN, **until), Unpack()
