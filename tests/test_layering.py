@@ -25,7 +25,7 @@ from tests.rooms import (
 STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
 MPI4PY_FILES = (
     STARTS_MPI
-    | {"dear_mpi.ranks.world"}
+    | {"dear_mpi.ranks.world", "dear_mpi.bench.native"}
     | {f"dear_mpi.collectives.{name}" for name in ("plans.runners.native", "launch.cuda_aware", "launch.neighbours")}
 )
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels

@@ -25,8 +25,8 @@ from typing import Any
 from dear_mpi.bench.backends import candidate, prepare
 from dear_mpi.bench.case import CannotRun, Case, Conditions, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
+from dear_mpi.bench.native import call_alone
 from dear_mpi.bench.suite import Key
-from dear_mpi.collectives.plans.runners.native import call_alone
 from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES

@@ -3,8 +3,6 @@
 ``wait`` or ``advance`` makes all progress.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -18,7 +16,7 @@ from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
+from dear_mpi.kernels.array import Array, array_module, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.reference import OPS
 
@@ -136,34 +134,3 @@ def mpi_call(
 
 def move(dst: Array, src: Array) -> None:
     dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
-
-
-def prebuilt(argument: Any) -> Any:
-    """Build once: saves mpi4py at least 0.1 us per lookup."""
-    from mpi4py import MPI
-
-    array, *said = argument if isinstance(argument, list) else [argument]
-    if library_of(array) != "numpy" or not array.flags.c_contiguous:
-        return argument
-    if not said:
-        with suppress(ValueError):  # no such type in MPI
-            kind = MPI.Datatype.fromcode(array.dtype.char)
-            said = [] if kind == MPI.DATATYPE_NULL else [kind]
-    return [MPI.buffer.frombuffer(array), *said] if said else argument
-
-
-def octets(array: Array) -> Any:
-    from mpi4py import MPI
-
-    return prebuilt([array.view("u1"), MPI.BYTE])
-
-
-def call_alone(collective: str) -> Callable[[], object]:
-    """Return a barrier or 4-byte collective on this rank: the cost of a call from Python."""
-    from mpi4py import MPI
-
-    if collective == "barrier":
-        return MPI.COMM_SELF.Barrier
-    x, out = np.zeros(1, "f4"), np.zeros(1, "f4")
-    name, arguments = mpi_call(collective, x, out, Partition.of(1, 1), rank=0, op="sum")
-    return partial(getattr(MPI.COMM_SELF, name), *map(prebuilt, arguments))
