@@ -82,7 +82,6 @@ class Linear(Constant):
         return self.lr * left + self.floor * (1 - left)
 
 
-@dataclass(frozen=True)
 class Cosine(Linear):
     """Decay by half a cosine wave: floor + (lr - floor) (1 + cos(pi t / T)) / 2 in its iteration t.
 

@@ -246,7 +246,6 @@ class Recall(Stage):
         return f"recall {self.error}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OfSelection(OfCodes):
     """Give each selected element one of the buffer, in the type of gradients. ``wire``: see ``RandomK``."""
 
@@ -262,7 +261,6 @@ class OfSelection(OfCodes):
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
 class Select(WithErrors, OfSelection):
     """Select elements of gradients plus ``error``, the buffer of those waiting."""
 

@@ -275,7 +275,6 @@ class Update(Stage):  # plain-ok: ``alone`` is an attribute
         return f"update {what}{' by own gradients' * self.alone}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Look(Stage):
     """Pass this rank's shard of the sums to any gradient statistics, at the end of the way out."""
 

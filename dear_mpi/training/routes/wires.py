@@ -82,7 +82,6 @@ class Blocks:
         return numbers
 
 
-@dataclass(frozen=True)
 class Halves(Blocks):
     """Use whole numbers of 4 bits, two per byte."""
 
@@ -104,7 +103,6 @@ class Halves(Blocks):
         return pairs.reshape(-1)[: shape[0] * shape[1]].reshape(shape)
 
 
-@dataclass(frozen=True)
 class Eighths(Blocks):
     """Use 8-bit floating point: e4m3, with 3 bits after the point."""
 
