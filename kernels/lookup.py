@@ -1,3 +1,5 @@
+"""Look up a name in a table; the error suggests the name that was probably meant."""
+
 import difflib
 from collections.abc import Mapping
 from typing import TypeVar

@@ -113,7 +113,7 @@ ALGORITHMS = Rows(
     }
 )
 
-# Levels of ``hierarchical``, for stages of routes. Only one leaves partial results:
+# Levels of ``hierarchical``, for stages of routes. One without the other leaves partial results:
 # users cannot choose it.
 LEVELS = Rows(
     {
@@ -127,6 +127,7 @@ RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
+    """Return ``messages``, ``shared`` (memory) or ``native`` (the MPI library)."""
     return RUNNER.get(name, "messages")
 
 
@@ -154,12 +155,12 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether core's tests prove it."""
+    """Return whether core's tests prove it."""
     return name in ALGORITHMS or name in LEVELS
 
 
 def is_installed(name: str) -> bool:
-    """Return whether core or an extra has it; users' files have no name."""
+    """Return whether core or an extra has this name; users' files have none."""
     from dear_mpi.collectives.program.extras import entry_points_of
 
     return name in ALGORITHMS or name in entry_points_of("algorithms")
@@ -179,7 +180,7 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """Options are as in ``Algorithm``."""
+    """Return the programs of all ranks; options are as in ``Algorithm``."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -191,7 +192,7 @@ def in_file(name: str) -> bool:
 
 
 def algorithm_source(spec: str) -> Source | None:
-    """None if installed."""
+    """Return the source of a user's function; None for an installed one."""
     from dear_mpi.collectives.program.user_file import source_of
 
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None

@@ -126,7 +126,7 @@ class CachedPlans:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """None if the ranks do not mean one plan."""
+        """Run the cached plan; None if the ranks do not mean one plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
@@ -222,7 +222,7 @@ class CachedPlan:
         return target
 
     def bind(self, target: Array) -> Plan | None:
-        """None if the algorithm cannot be bound again."""
+        """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
         call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)

@@ -1,3 +1,5 @@
+"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -55,8 +57,7 @@ def make_plan(
         slab: memory for side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
         portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, in any order, give
-        the
-            bits of one plan. Needs an algorithm that sends messages.
+            the bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
     CuPy arrays are processed on the current stream of the running thread.

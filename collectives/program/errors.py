@@ -1,10 +1,12 @@
+"""Define the errors of collectives, by kind."""
+
 from collections.abc import Collection
 
 __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
 
 
 class CollectiveError(RuntimeError):
-    """The base of all."""
+    """The base of all errors of collectives."""
 
 
 class AgreedError(CollectiveError):

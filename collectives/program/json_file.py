@@ -1,3 +1,5 @@
+"""Read JSON files that users name, and report every fault in one format."""
+
 import json
 import re
 from collections.abc import Iterator

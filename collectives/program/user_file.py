@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 WITH_OPTIONS = ("schedule",)  # kinds with options
 VALUES = ("route",)
-MOST = 500
-LIMIT_S = 10.0  # user code takes milliseconds
+MOST = 500  # characters of an error
+LIMIT_S = 10.0  # seconds without progress: user code takes milliseconds
 LOOK_S = 0.05
-PARSING = threading.Lock()  # ast.parse fails at random in several threads (Python 3.11.7)
+PARSING = threading.Lock()  # in several threads at once, ast.parse fails at random (Python 3.11.7)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """Leave out the path, which differs by rank."""
+        """Identify the source without its path, which may differ between ranks."""
         return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 
@@ -98,7 +98,7 @@ def load(source: Source) -> Any:
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look here
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where data classes look for it
     with telling(f"{kind} file {str(source.path)!r} fails"):
         exec(compile(source.code, source.path, "exec"), vars(module))
     found = getattr(module, source.name, None)
@@ -115,7 +115,7 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
         yield
     except (KeyboardInterrupt, Endless):
         raise
-    except BaseException as error:  # sys.exit() as well
+    except BaseException as error:  # sys.exit() as well, which would end the command silently
         said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 
@@ -134,7 +134,7 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         except BaseException as error:
             future.set_exception(error)
 
-    if sys.platform == "emscripten":  # no threads; a page can stop an endless call
+    if sys.platform == "emscripten":  # a browser has no threads; its page can stop an endless call
         run()
         return future.result()
     threading.Thread(target=run, name="in time", daemon=True).start()

@@ -32,7 +32,7 @@ from dear_mpi.collectives.transports.transport import Request, Transport, Wrappe
 from dear_mpi.kernels.array import Array
 
 NAP_S = 100e-6
-BURST_S = 4e-3  # an incoming port may catch up after a late poll
+BURST_S = 4e-3  # s by which an incoming port may catch up after a late poll
 OUT, IN = 0, 1
 
 
@@ -114,7 +114,7 @@ class EmulatedTransport(Wrapper[Transport]):
     """Collective to construct if hosts are emulated."""
 
     rates: Rates | None
-    native = None  # cannot be slowed
+    native = None  # the library's own collectives cannot be slowed
     spins = False
 
     def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
@@ -132,7 +132,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     def reach(self, array: Array) -> None:
-        """All ranks are apart."""
+        """Return None: all ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
@@ -145,7 +145,7 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Outbox:
-    """One message at a time enters a port.
+    """A rank's messages that have not left: one at a time enters a port.
 
     After a late poll, the next message starts when it would have on time.
     """

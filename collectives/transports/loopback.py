@@ -22,7 +22,7 @@ from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
 T = TypeVar("T")
-GRACE_S = 2.0  # until computing ranks reach a call that raises
+GRACE_S = 2.0  # s after an error, until computing ranks reach a call that raises
 
 
 class Hub:
@@ -74,7 +74,7 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        """A request holds only memory."""
+        """Do nothing: a request holds only memory."""
 
 
 class LoopbackTransport:
@@ -112,7 +112,7 @@ class LoopbackTransport:
         self.barrier()
         values = list(self.hub.values)
         self.barrier()
-        self.hub.values[self.rank] = None  # keep no array alive
+        self.hub.values[self.rank] = None  # a hub keeps no array alive
         return values
 
     def same(self, number: int) -> bool:
@@ -136,7 +136,7 @@ class LoopbackTransport:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
 
     def free(self) -> None:
-        """The group holds only memory."""
+        """Do nothing: the group holds only memory."""
 
     def abort(self, message: str) -> None:
         if self.hub.failure is None:  # later ones are consequences

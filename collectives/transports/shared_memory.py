@@ -20,7 +20,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array, library_of
 
 HUGE_BYTES = 2 << 20
-MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux
+MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python names only MADV_HUGEPAGE
 
 
 @cache

@@ -27,17 +27,17 @@ from dear_mpi.models.layer import Layer, Parameter
 
 FORWARD_S = 0.1
 MOST_EXCHANGED = 10**13  # bytes
-HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
+HALF = 0.5  # FLOPs of backward over forward: a matrix product's gradients take equally many
 
 
 @dataclass(frozen=True)
 class Module:
     name: str
     counts: tuple[int, ...]
-    flops: float  # forward; in a profile, seconds
-    backward: float | None = None  # None: proportional to forward
+    flops: float  # of the forward pass; in a profile, seconds
+    backward: float | None = None  # of the backward pass; None: proportional to forward
     weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
-    exchange_bytes: int = 0  # of all ranks, before each pass
+    exchange_bytes: int = 0  # bytes of all ranks together, before each pass
     out_elems: float = 0.0
 
 
@@ -79,7 +79,7 @@ def module_of_row(row: Any) -> Module:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """A tied tensor belongs to its first call."""
+    """Convert a profile; a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -98,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """None without a profile."""
+    """Return the measured seconds of a profile's passes; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -129,7 +129,7 @@ def shares(amounts: Sequence[float]) -> list[float]:
 
 
 GRADIENT_SCALE = 1e-3
-EXCHANGE = "pairwise", "all_to_all"
+EXCHANGE = "pairwise", "all_to_all"  # algorithm, collective
 
 
 class ComputeTime:
@@ -202,7 +202,7 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Share these seconds by FLOPs; ``exchange`` of bytes is collective."""
+    """Create layers that share these seconds in proportion to their FLOPs; ``exchange`` of bytes is collective."""
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):

@@ -29,7 +29,7 @@ ROUNDS = 100
 APART_S = 0.5  # closer looks show no drift
 DRIFT = 200e-6  # s/s: two clocks, 100 us a second each
 WANDER = 1e-6  # s/s: a drift's change with temperature
-REMEMBERED_S = 30.0  # a drift changes
+REMEMBERED_S = 30.0  # a drift changes with the temperature
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class Aligned:
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
+        """Return the bound on the offset's error, in seconds."""
         if not self.looks:
             return 0.0
         found_s = [look.uncertainty_s for look in self.looks]

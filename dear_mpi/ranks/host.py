@@ -1,3 +1,5 @@
+"""Describe this rank's host: kernel, processors, free memory, and loaded software."""
+
 import math
 import platform
 import sys

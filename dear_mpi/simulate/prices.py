@@ -32,7 +32,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import grouped
 
 THOROUGH = 64  # of more ranks only a few are compared, including both ends
-MOST_TRANSFERS = 10_000_000  # steps and messages: some minutes, some GB
+MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, some GB of memory
 
 Hosts = Sequence[int] | None
 Seen = tuple[int, ...]
@@ -129,7 +129,7 @@ class StandIns:
         return itemsize * (border(first + len(chunks)) - border(first))
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return seconds by buffer size, event by event; see ``nbytes``. ProgramError: the programs deadlock."""
+        """Return the seconds until the last rank is done, by buffer size; see ``nbytes``. ProgramError: deadlock."""
 
         def one_s(count: int) -> float:
             nbytes = cache(lambda chunks: int(self.nbytes(count, itemsize, chunks)))
@@ -212,7 +212,7 @@ class Lockstep:
     rounds: Sequence[Round]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """See ``StandIns.seconds``."""
+        """Return the seconds until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
         links = [network.link(distance) for _, distance in self.kinds]
         moved = [self.ranks.nbytes(counts, itemsize, chunks) for chunks, _ in self.kinds]
         nbytes = np.array(moved).reshape(-1, len(counts))

@@ -30,7 +30,7 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
 REHEARSED_PARTS = 2  # all parts of a batch except the last are alike
-LOSS_ALGORITHM = "recursive_doubling"  # for few bytes
+LOSS_ALGORITHM = "recursive_doubling"  # bytes of the loss
 VERDICT_BYTES = 8 * COUNT
 
 
@@ -162,7 +162,7 @@ class Scenario:
         }
 
     def rewired(self, **factors: float) -> Scenario:
-        """Multiply network costs by factors."""
+        """Return the scenario with network costs multiplied by factors."""
 
         def times(network: Network) -> Network:
             return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})

@@ -40,21 +40,21 @@ def steady(number: int, place: int) -> float:
 class Costs:
     """List the costs of an iteration, in seconds; default: free."""
 
-    forward_s: Sequence[float] = ()  # of layer calls, for one part of a batch
+    forward_s: Sequence[float] = ()  # seconds of layer calls, in forward order, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # second halves of backward
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # before each pass
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
     price: Price = lambda stage, bucket: 0.0
     parts: int = 1
     loss_s: float = 0.0
     verdict_s: float = 0.0  # of the global gradient check
-    update_s: float = 0.0  # per element
+    update_s: float = 0.0  # of the optimiser, per element
     rest_s: float = 0.0  # between forward and backward, outside layers
     code_factor: float = 1.0  # slowdown of codes against their wire's figures
     start_s: float = 0.0  # until an idle engine starts
     wake_s: float = 0.0  # until the main thread resumes after a wait
-    ranks: int = 1  # in a sharded update
-    served: float = 1.0  # of a bucket, by one rank between hosts, at most
+    ranks: int = 1  # ranks that share a sharded update
+    served: float = 1.0  # largest share of a bucket that one rank serves between hosts
     ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
@@ -66,7 +66,7 @@ class Costs:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Ranks that share a core wait for each other."""
+        """Return the seconds to update these elements; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
@@ -83,7 +83,7 @@ class Nominal:
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]  # seconds, with updates and codes
+    price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
     judged: bool = False  # all gradients are checked before use
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)
@@ -158,8 +158,8 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 class WireCost:
     """Price a collective linearly in bytes, for buckets without plans."""
 
-    alpha: float  # of an empty collective
-    beta: float  # per byte
+    alpha: float  # s of an empty collective
+    beta: float  # s per byte of the buffer
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":

@@ -57,7 +57,7 @@ class PlanHandle(Handle):
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """``wait`` raises the steps' error."""
+        """Run a turn's steps; ``wait`` raises their error."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -88,7 +88,7 @@ class Engine:
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """``label`` names the steps in errors."""
+        """Run steps in each turn of ``key``; ``label`` names them in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):

@@ -47,10 +47,10 @@ class Fabric(ABC):
         self.sent_in = dict.fromkeys(buckets, self.iteration)
         self.reduced = 0
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
-        self.returning: list[Bucket] = []  # their way back starts by itself
+        self.returning: list[Bucket] = []  # buckets whose way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
-        self.delayed = deque[Delayed]()  # with outstanding weight gradients, in backward order
+        self.delayed = deque[Delayed]()  # layers with outstanding weight gradients, in backward order
         self.followed: Any = ...  # this iteration's order; ... until set
         self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
 
@@ -64,7 +64,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """See ``Step``."""
+        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
     def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -72,7 +72,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """None: first in, first out."""
+        """Set the engine's order; None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -84,7 +84,7 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
-        """Equal on all ranks if gradients were sums."""
+        """Report non-finite gradients, equally on all ranks if they were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit stages, to run in order."""
+        """Submit stages, to run in order in their turn; ``back``: on the way back."""
 
         def step(stage: Stage, portion: Portion) -> Step:
             what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"

@@ -41,7 +41,7 @@ class GradPlace:
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # if held elsewhere
+    left: Array | None = None  # previous value array, if other code holds it
 
 
 class Arena:
@@ -81,7 +81,7 @@ class Arena:
         self.parameters = of_tensors(calls, layout)
         self.updates = 0
         self.over = False
-        self.staying: dict[int, Parameter] = {}  # by tensor
+        self.staying: dict[int, Parameter] = {}  # staying parameters, by tensor
         self.tied: dict[int, list[Array]] = {}  # gradients, from layer calls that do not own them
         self.bound_values: dict[int, Array] = {}
         for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):
@@ -168,7 +168,7 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # one if the parameter has another layer call
+        kept = left is not value and held(left)  # both are one if the parameter has another layer call
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
@@ -191,7 +191,7 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """List calls; none if layers write in place."""
+        """Return the calls that pack a bucket's gradients; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))

@@ -1,3 +1,5 @@
+"""Look up routes and wires by name, a user's route in a file, and a package's wire by entry point."""
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

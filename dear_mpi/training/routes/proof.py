@@ -16,8 +16,8 @@ from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.route import WAYS, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
-HOSTS = (0, 0, 0)  # with two ranks, a neighbour is everyone else
-SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # likewise for routes with levels; hosts of unequal size
+HOSTS = (0, 0, 0)  # ranks: with two, a neighbour is everyone else
+SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # hosts, likewise, for routes with levels; of unequal size
 PERIODS = 2
 ROUND = 4  # iterations: longer rounds behave alike
 MOST_PERIOD, MOST_BEGIN = 64, 256
@@ -163,7 +163,7 @@ def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, stages: Sequence[Stage], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Blame the first stage that read a partial value, else the last that wrote."""
+    """Check the end of a period; blame the first stage that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for buffer, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[buffer, rank, shard]

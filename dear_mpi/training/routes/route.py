@@ -171,7 +171,7 @@ class Route:
         return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """In mean s per iteration."""
+        """Price what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))
 
     def nbytes(
@@ -185,9 +185,11 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
+        """Return the bytes of a collective on ``count`` elements of a buffer.
 
-        ``longest``: length that all shards count with, if unequal.
+        ``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
+
+            ``longest``: length that all shards count with, if unequal.
         """
         if buffer in self.codes:
             longest = longest or count // ranks

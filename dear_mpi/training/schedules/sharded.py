@@ -43,7 +43,7 @@ class Zero(BackPipe):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
         self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)
-        self.missing = deque[Bucket]()  # in order of need, the buffer's
+        self.missing = deque[Bucket]()  # in the order of need, which is the buffer's
         self.gathering = deque[tuple[Bucket, Handle]]()
 
     def end_backward(self) -> None:
@@ -118,7 +118,7 @@ class Fsdp(BackPipe):
                 self.fabric.wait(handle)
 
     def gather_again(self, last: Bucket) -> None:
-        """And the bucket before."""
+        """Start the second all-gather of a bucket and of the one before it, unless started."""
         for bucket in self.fabric.buckets[max(0, last.index - 1) : last.index + 1][::-1]:
             if bucket not in self.held:
                 self.held.add(bucket)
