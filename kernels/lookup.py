@@ -1,4 +1,4 @@
-"""Look up a name in a table; the error suggests the name that was probably meant."""
+"""Look up a name in a table, or suggest one."""
 
 import difflib
 from collections.abc import Mapping

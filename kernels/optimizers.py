@@ -1,4 +1,4 @@
-"""The optimizers. A new one is a class and a line in ``OPTIMIZERS``."""
+"""The optimizers: a class and a line in ``OPTIMIZERS`` each."""
 
 import math
 from collections.abc import Sequence

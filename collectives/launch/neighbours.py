@@ -28,7 +28,7 @@ LOOKS = 30  # until a launcher has ended the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, perhaps this one; ``waits`` may be "", and ``progress`` grows with each wait."""
+    """A rank; ``waits`` may be "", and ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: thread

@@ -59,7 +59,7 @@ class Share:
         return -(-max(self.partition.counts) // self.block)
 
     def mailbox_start(self, rank: int) -> int:
-        """Return the offset of a shard's blocks in a set; no gaps if the whole buffer fits."""
+        """Return a shard's offset in a set; no gaps if the whole buffer fits."""
         return min(self.partition.borders[rank], rank * self.block)
 
     @property

@@ -1,4 +1,4 @@
-"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
+"""Check a call, agree on it, and make its plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace

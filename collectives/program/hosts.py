@@ -1,4 +1,4 @@
-"""Describe which ranks share a host and how fast they send, for two-level algorithms."""
+"""Describe which ranks share a host, and their rates."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Read JSON files that users name, and report every fault in one format."""
+"""Read users' JSON files; report faults in one format."""
 
 import json
 import re

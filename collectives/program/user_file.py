@@ -98,7 +98,7 @@ def load(source: Source) -> Any:
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where data classes look for it
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look here
     with telling(f"{kind} file {str(source.path)!r} fails"):
         exec(compile(source.code, source.path, "exec"), vars(module))
     found = getattr(module, source.name, None)
@@ -134,7 +134,7 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         except BaseException as error:
             future.set_exception(error)
 
-    if sys.platform == "emscripten":  # a browser has no threads; its page can stop an endless call
+    if sys.platform == "emscripten":  # no threads; a page can stop an endless call
         run()
         return future.result()
     threading.Thread(target=run, name="in time", daemon=True).start()

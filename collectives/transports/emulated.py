@@ -145,7 +145,7 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Outbox:
-    """A rank's messages that have not left: one at a time enters a port.
+    """One message at a time enters a port.
 
     After a late poll, the next message starts when it would have on time.
     """

@@ -24,7 +24,7 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
-WINDOW = 64  # messages in sequence, as in OSU
+WINDOW = 64  # as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages
 FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what crosses a rank's link per byte
     "2(n-1)/n": lambda n: 2 * ((n - 1) / n),
@@ -37,7 +37,7 @@ FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what
 class Operation:
     size: str  # what has S bytes
     busbw: str = "1"  # a key of ``FACTORS``
-    contract: Contract | None = None  # parts of each rank at start and end; None: whole messages, or nothing
+    contract: Contract | None = None  # of ranks; None: whole messages, or nothing
     # Without a contract: the rank whose message a rank ends with.
     source: Callable[[int, int], int | None] = lambda rank, ranks: None
     pair: bool = False  # only the first and the last rank communicate, out of place
@@ -219,7 +219,7 @@ class Setup:
 @dataclass(frozen=True)
 class Samples:
     times_s: list[list[float]]  # by rank; of a pair only the first
-    late: int = 0  # dropped samples: a rank was late for their start
+    late: int = 0  # dropped: a rank was late
     memory: str = "private"
     chosen: str | None = None  # by a plan
     start: str = "barrier"

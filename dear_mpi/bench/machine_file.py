@@ -52,12 +52,12 @@ class Row:
     rank_min_us: float  # the smallest of the ranks' means
     rank_max_us: float
     memory: str  # of the buffers: shared, private or device
-    chosen: str  # the algorithm that ran, the choice of ``auto``
+    chosen: str  # the choice of ``auto``
     peer: str = ""  # the fastest MPI call at this size, else the first candidate
     over_peer: float = 1.0
     start: str = "barrier"
-    late: int = 0  # dropped samples: a rank was late for the start
-    times_us: list[list[float]] | None = None  # all samples of each timed rank, with --raw
+    late: int = 0  # dropped: a rank was late
+    times_us: list[list[float]] | None = None  # of each timed rank, with --raw
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
     over_peer_low: float | None = None  # ends of its 95 % interval; None: too few samples
     over_peer_high: float | None = None

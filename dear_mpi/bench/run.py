@@ -255,7 +255,7 @@ def ratio_mark(row: Row) -> str:
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """Return a sort key: right results first, then the fastest."""
+    """Sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 

@@ -22,10 +22,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
-SPLIT_SEED = 0  # independent of the user's seed: all runs are tested on the same examples
+SPLIT_SEED = 0  # of any seed: all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
-MOST_CLASSES = 100_000  # a label is an output's number: one huge label makes a huge model
+MOST_CLASSES = 100_000  # one huge label makes a huge model
 READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 

@@ -98,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """Return the measured seconds of a profile's passes; None for other tables."""
+    """Return a profile's seconds; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -202,7 +202,7 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Create layers that share these seconds in proportion to their FLOPs; ``exchange`` of bytes is collective."""
+    """Create layers that share these seconds by FLOPs; ``exchange`` of bytes is collective."""
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):

@@ -109,7 +109,6 @@ class Aligned:
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
-        """Return the bound on the offset's error, in seconds."""
         if not self.looks:
             return 0.0
         found_s = [look.uncertainty_s for look in self.looks]

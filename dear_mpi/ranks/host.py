@@ -1,4 +1,4 @@
-"""Describe this rank's host: kernel, processors, free memory, and loaded software."""
+"""Describe this rank's host and software."""
 
 import math
 import platform

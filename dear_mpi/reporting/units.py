@@ -251,9 +251,7 @@ Levels = list[tuple["Link", dict[str, str]]]  # with named values, such as ``o=1
 
 
 def parse_links(text: str) -> Link:
-    """Parse ``--link``.
-
-    >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
+    """>>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
     (inside, *others), blocks = parse_levels("link", text)

@@ -146,7 +146,7 @@ def rank_head(program: Program) -> str:
 
 
 def sends(written: Sequence[Program], number: int) -> str:
-    """List all sends of a step, over all ranks.
+    """List a step's sends.
 
     >>> sends(programs("ring", "all_reduce", 3), 0)
     '0→1:+2 1→2:+0 2→0:+1'

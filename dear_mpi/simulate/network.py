@@ -39,7 +39,7 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """A network for some ranks; ``origin``: ``given``, ``fitted``, ``measured`` or ``published``."""
+    """``origin``: ``given``, ``fitted``, ``measured`` or ``published``."""
 
     network: Network
     origin: str

@@ -32,7 +32,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import grouped
 
 THOROUGH = 64  # of more ranks only a few are compared, including both ends
-MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, some GB of memory
+MOST_TRANSFERS = 10_000_000  # steps and messages: some minutes, some GB
 
 Hosts = Sequence[int] | None
 Seen = tuple[int, ...]
@@ -212,7 +212,7 @@ class Lockstep:
     rounds: Sequence[Round]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the seconds until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
+        """See ``StandIns.seconds``."""
         links = [network.link(distance) for _, distance in self.kinds]
         moved = [self.ranks.nbytes(counts, itemsize, chunks) for chunks, _ in self.kinds]
         nbytes = np.array(moved).reshape(-1, len(counts))

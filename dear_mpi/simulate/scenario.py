@@ -162,7 +162,7 @@ class Scenario:
         }
 
     def rewired(self, **factors: float) -> Scenario:
-        """Return the scenario with network costs multiplied by factors."""
+        """Multiply network costs by factors."""
 
         def times(network: Network) -> Network:
             return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})

@@ -1,6 +1,6 @@
 """Move buckets through their route, as a schedule directs.
 
-``fabric.py`` is the common part, with the rules for schedules; ``live.py`` runs stages with plans and an engine
+``fabric.py`` has the common part and rules; ``live.py`` runs stages with plans and an engine
 (``engine.py``), ``virtual.py`` with a clock and prices (``costs.py``).
 """
 

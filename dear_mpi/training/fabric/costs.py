@@ -40,7 +40,7 @@ def steady(number: int, place: int) -> float:
 class Costs:
     """List the costs of an iteration, in seconds; default: free."""
 
-    forward_s: Sequence[float] = ()  # seconds of layer calls, in forward order, for one part of a batch
+    forward_s: Sequence[float] = ()  # of layer calls, for one part of a batch
     backward_s: Sequence[float] = ()
     weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
     exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
@@ -54,7 +54,7 @@ class Costs:
     start_s: float = 0.0  # until an idle engine starts
     wake_s: float = 0.0  # until the main thread resumes after a wait
     ranks: int = 1  # ranks that share a sharded update
-    served: float = 1.0  # largest share of a bucket that one rank serves between hosts
+    served: float = 1.0  # largest share of a bucket, of one rank, between hosts
     ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
@@ -83,7 +83,7 @@ class Nominal:
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
+    price: Callable[[str, Bucket], float]  # seconds, with updates and codes
     judged: bool = False  # all gradients are checked before use
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)

@@ -161,7 +161,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit stages, to run in order in their turn; ``back``: on the way back."""
+        """Submit stages, to run in order."""
 
         def step(stage: Stage, portion: Portion) -> Step:
             what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"

@@ -41,7 +41,7 @@ class GradPlace:
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # previous value array, if other code holds it
+    left: Array | None = None  # if held elsewhere
 
 
 class Arena:
@@ -81,7 +81,7 @@ class Arena:
         self.parameters = of_tensors(calls, layout)
         self.updates = 0
         self.over = False
-        self.staying: dict[int, Parameter] = {}  # staying parameters, by tensor
+        self.staying: dict[int, Parameter] = {}  # by tensor
         self.tied: dict[int, list[Array]] = {}  # gradients, from layer calls that do not own them
         self.bound_values: dict[int, Array] = {}
         for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):

@@ -1,4 +1,4 @@
-"""Inspect the parameters of layers: trained, type, tied, and held by other code."""
+"""Inspect layers' parameters: trained, type, tied, held."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""Look up routes and wires by name, a user's route in a file, and a package's wire by entry point."""
+"""Look up routes and wires by name, in users' files and packages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
