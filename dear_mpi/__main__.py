@@ -14,7 +14,7 @@ from dear_mpi.reporting.output import output
 def main() -> None:
     """Run the command line, with one BLAS thread per rank unless the environment says otherwise."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # NumPy's import reads it
+        os.environ.setdefault(name, "1")  # NumPy's import reads it, before the command line is read
     try:
         from dear_mpi.cli.app import app
 

@@ -20,7 +20,7 @@ from dear_mpi.kernels.lookup import lookup
 
 KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
-# CuPy arrays have NumPy's interface.
+# CuPy arrays have NumPy's interface; type checkers know only NumPy's.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,7 +55,7 @@ class Event(Protocol):
 
 
 def event_for(array: Array) -> Event | None:
-    """None for host arrays, whose kernels complete before they return."""
+    """Return an event; None for host arrays, whose kernels complete before they return."""
     return kernels_for(array).event()
 
 

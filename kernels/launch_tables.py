@@ -17,8 +17,8 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
 THREADS = 256
-PART = 4096  # per block: 16 per thread
-COMBINE_PART = 2048  # segments are short, and every multiprocessor needs a block
+PART = 4096  # elements per block: 16 per thread
+COMBINE_PART = 2048  # elements, for combining: segments are short, and every multiprocessor needs a block
 
 # tensors may have more than 2^31 elements
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])

@@ -1,3 +1,5 @@
+"""Look up a name in a table, or suggest one."""
+
 import difflib
 from collections.abc import Mapping
 from typing import TypeVar

@@ -24,7 +24,7 @@ class Optimizer(ABC):
     # ``update`` receives an ``element``: any segment of the flat buffer; or a ``tensor`` in its
     # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
     scope: ClassVar[str] = "element"
-    # Ranks exchange only gradients. Other sums are left out of norms and not compressed lossily.
+    # Whether ranks exchange only gradients. Other sums are left out of norms and not compressed lossily.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

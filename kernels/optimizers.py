@@ -1,3 +1,5 @@
+"""The optimizers: a class and a line in ``OPTIMIZERS`` each."""
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,7 +102,7 @@ class Adam(Optimizer):
         return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
-        """Return factors of step and root: moments start at zero."""
+        """Return factors of the step and of the root: moments start at zero."""
         return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)
 
 

@@ -18,18 +18,18 @@ from dear_mpi.kernels.lookup import lookup
 if TYPE_CHECKING:
     from dear_mpi.kernels.optimizers import Optimizer
 
-BLOCK = 1 << 16  # in smaller blocks NumPy's call overhead dominates
+BLOCK = 1 << 16  # elements per update; in smaller blocks NumPy's call overhead dominates
 PAGE = 4096
 # memcpy is ten times slower on AMD's Zen 3 and 4 if the target is this far after its source within a page (glibc bug
 # 30994). NumPy's large arrays begin 16 bytes after a page's start, shared memory at it.
 SLOW_TO_COPY = range(1, 32)
-COMBINE_BLOCK = 1 << 15  # two or three arrays fit the second-level cache
+COMBINE_BLOCK = 1 << 15  # elements of a sum: two or three arrays fit the second-level cache
 
 Step = Callable[[], object]
 
 # They propagate NaN, so every rank sees a poisoned contribution.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-# Not on GPUs.
+# For integers and bool; not on GPUs.
 BITWISE: dict[str, np.ufunc] = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from dear_mpi.kernels.array import Array, kernels_for
 
 ALIGNMENT = 256
-CHUNK_BYTES = 128  # two cache lines, one memory transaction of a GPU warp
-TENSOR_BYTES = 16  # vector access of a CUDA thread
+CHUNK_BYTES = 128  # bytes: two cache lines, one memory transaction of a GPU warp
+TENSOR_BYTES = 16  # bytes: vector access of a CUDA thread
 
 
 def round_up(value: int, multiple: int) -> int:

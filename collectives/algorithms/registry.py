@@ -113,7 +113,7 @@ ALGORITHMS = Rows(
     }
 )
 
-# Levels of ``hierarchical``, for stages of routes. Only one leaves partial results:
+# Levels of ``hierarchical``, for stages of routes. One without the other leaves partial results:
 # users cannot choose it.
 LEVELS = Rows(
     {
@@ -127,6 +127,7 @@ RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
+    """Return ``messages``, ``shared`` (memory) or ``native`` (the MPI library)."""
     return RUNNER.get(name, "messages")
 
 
@@ -159,7 +160,7 @@ def is_ours(name: str) -> bool:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether core or an extra has it; users' files have no name."""
+    """Return whether core or an extra has this name; users' files have none."""
     from dear_mpi.collectives.program.extras import entry_points_of
 
     return name in ALGORITHMS or name in entry_points_of("algorithms")
@@ -191,7 +192,7 @@ def in_file(name: str) -> bool:
 
 
 def algorithm_source(spec: str) -> Source | None:
-    """Return a user's source; None for an installed name."""
+    """Return the source of a user's function; None for an installed one."""
     from dear_mpi.collectives.program.user_file import source_of
 
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
-SIZES = (64, 4 << 20)  # eager and rendezvous take different paths
+SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it on this GPU; never hangs, leaves no child."""
+    """Try it in a child process on this GPU; never hangs, leaves no child."""
     try:  # if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
@@ -130,7 +130,7 @@ def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
 
 def library_function(name: str) -> Callable[..., int] | None:
     for path in (None, *loaded("libmpi")):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # cannot be reopened
             function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function

@@ -114,7 +114,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
                     return
             os.kill(int(process.name), number)
 
-    with suppress(OSError):
+    with suppress(OSError):  # /proc is unreadable
         process = launcher_process()
         if process is not None and status_of(process).name in ENDED:
             act = partial(end, process, status_of(process).began)
@@ -123,7 +123,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
 
 def in_a_child(act: Callable[[], object], closed: int) -> None:
     """Call ``act()`` in a forked child that outlives this rank, without its first ``closed`` descriptors."""
-    with suppress(OSError):
+    with suppress(OSError):  # no process can be made
         if os.fork() == 0:
             try:
                 os.setsid()  # launchers end ranks' process groups

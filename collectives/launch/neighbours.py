@@ -28,7 +28,7 @@ LOOKS = 30  # until a launcher has ended the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """``waits`` may be ""; ``progress`` grows with each wait."""
+    """A rank; ``waits`` may be "", and ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: thread
@@ -51,7 +51,7 @@ class Monitor:
         self.process = os.getpid()  # also in a child, which shares the file
         self.descriptor: int | None = None
         self.one_host = False  # all ranks are visible
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # not Linux, or forbidden here
             in_between = launch_in(Path(f"/proc/{self.launcher}")).launcher != "none"
             self.one_host = not in_between and str(self.size) in map(os.environ.get, LOCAL_SIZES)
         with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden here
@@ -91,7 +91,7 @@ class Monitor:
     def neighbours(self) -> list[Neighbour]:
         found = list[Neighbour]()
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):  # another user's
+            with contextlib.suppress(OSError, ValueError):  # just ended, or another user's
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue

@@ -1,1 +1,1 @@
-"""Lower a program to ordered messages for one buffer, or to phases in ranks' memory."""
+"""Lower a program to messages for one buffer (``messages.py``), or to phases in ranks' memory (``phases.py``)."""

@@ -191,7 +191,7 @@ class Writer:
                 self.together[self.place(number)].append(number)
         self.merge_time: dict[int, Key] = {}
         self.start_time: dict[int, Key] = {}
-        # To complete before a message starts or, with a side buffer, is merged.
+        # Sends that must complete before a message starts or, with a side buffer, is merged.
         self.after: dict[int, set[int]] = defaultdict(set)
         for number, message in enumerate(messages):
             (self.add_receive if message.incoming else self.add_send)(number, message)

@@ -37,7 +37,7 @@ class Share:
     partition: Partition
     rank: int
     block: int  # elements: fits a cache with operands
-    at_once: bool = False  # combined in one go: results are rounded
+    at_once: bool = False  # combine all in one go, because results are rounded
 
     @property
     def ranks(self) -> range:
@@ -94,7 +94,7 @@ class Share:
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-# Where a mailbox is free: no rank posts contributions to its own shard.
+# Results are posted where a mailbox is free: no rank posts contributions to its own shard.
 STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
     "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
     "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),

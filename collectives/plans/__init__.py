@@ -1,4 +1,4 @@
 """Turn a call into a prepared collective that can run many times.
 
-A runner (``runners/``) binds it to its buffer.
+``call.py`` checks it, ``make_plan.py`` plans, a runner (``runners/``) binds its buffer, ``plan.py`` runs it.
 """

@@ -23,7 +23,7 @@ from dear_mpi.kernels.reference import BITWISE
 from dear_mpi.kernels.slab import Slab
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
-MOST_SEGMENTS = 10**6  # more take minutes to plan
+MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
 PLAIN = (np.ndarray, np.memmap)  # others redefine operators or hide elements
 
@@ -92,7 +92,7 @@ class Call:
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
 
     def scales(self, size: int) -> tuple[float, float]:
-        """Factors for contributions and result; a power of two keeps the bits."""
+        """Return factors for contributions and result; a power of two keeps the bits."""
         if self.op != "average":
             return 1.0, 1.0
         first = 0.5 ** (size - 1).bit_length() if self.x.dtype == DTYPES["fp16"] else 1.0

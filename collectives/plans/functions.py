@@ -126,7 +126,7 @@ class CachedPlans:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """Run a cached plan again; None if the ranks do not mean one plan."""
+        """Run the cached plan; None if the ranks do not mean one plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)

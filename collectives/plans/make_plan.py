@@ -1,3 +1,5 @@
+"""Check a call, agree on it, and make its plan."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

@@ -31,7 +31,7 @@ AS = {"starting": "transfer", "device": "waiting"}
 class Part(NamedTuple):
     kind: str  # starting or ending (a message), combining, copying, device (wait), whole (library call)
     step: int | None = None
-    number: int = 0  # of the message in its lane and step
+    number: int = 0  # number in the step and lane
     peer: int | None = None
     incoming: bool = False
     chunk: int | str = ""
@@ -80,7 +80,7 @@ class Notes:
         self.room, self.count = most, 0
 
     def begin(self, said: Mapping[str, Any], parts: Sequence[Part]) -> array[float]:
-        times = array("d")  # not scanned by the garbage collector, as a list
+        times = array("d")  # a list would be scanned by the garbage collector
         self.count += 1
         self.ring.append((self.count, said, parts, times))  # three times as fast as a ``Noted``
         self.room -= len(parts)

@@ -117,7 +117,7 @@ class InstructionRun:
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
-    """Let one thread at a time call this."""
+    """Let one thread at a time call this method."""
 
     @wraps(method)
     def run(plan: Plan) -> T:
@@ -213,7 +213,7 @@ class Plan(RunningOperation):
 
     @alone
     def advance(self) -> bool:
-        """Return whether the run is complete, without blocking."""
+        """Make progress without blocking; return whether the run is complete."""
         self.check_whole("advance")
         if self.running:
             if self.attempt(self.run.advance):

@@ -45,7 +45,7 @@ NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 
 WINDOW_BYTES = 1 << 20
 MOST_POSTED = 32
 # Rules for shared memory come first. Small buffers need few steps: recursive doubling, then butterflies, then rings
-# (later on more ranks).
+# (on more ranks: later).
 KIB, MIB = 1 << 10, 1 << 20
 GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: butterflies are faster below
 TABLE: dict[tuple[str, int], dict[str, int | None]] = {
@@ -91,7 +91,7 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Return whether plans work directly in a buffer in shared memory; without it MPI is faster.
+    """Return whether to allocate a buffer in shared memory, for plans to work in it; in private memory MPI is faster.
 
     Under ``auto`` a rule decides (without a collective: any).
     """

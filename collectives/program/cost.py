@@ -76,10 +76,10 @@ def cost(
 class Progress:
     program: Program
     number: int = -1
-    entered_s: float = 0.0  # start of the current step
-    done_s: float = 0.0  # end of the last message
-    busy_s: float = 0.0  # end of its work
-    left: int = 0  # incomplete messages of the step
+    entered_s: float = 0.0
+    done_s: float = 0.0  # end of its last completed message
+    busy_s: float = 0.0  # end of its processor's work
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)

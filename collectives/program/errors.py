@@ -1,3 +1,5 @@
+"""Define the errors of collectives, by kind."""
+
 from collections.abc import Collection
 
 __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]

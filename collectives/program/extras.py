@@ -18,7 +18,7 @@ CONTRIB = "dear_mpi.contrib."
 
 @cache
 def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
-    """Leave out extras in a deleted folder."""
+    """Return a group's entry points, without extras in a deleted folder: metadata still names them."""
     from importlib.metadata import entry_points  # slow to import
 
     return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}

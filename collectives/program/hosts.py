@@ -1,3 +1,5 @@
+"""Describe which ranks share a host, and their rates."""
+
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +38,8 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """
+    """Return the ranks that a rank serves.
+
     >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
@@ -119,7 +122,7 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """Unmatched sends and receives, matched in order as MPI does for one tag."""
+    """Unmatched sends and receives between two ranks, matched in order as MPI does for one tag."""
 
     def __init__(self) -> None:
         self.sends: deque[S] = deque()

@@ -1,3 +1,5 @@
+"""Read users' JSON files; report faults in one format."""
+
 import json
 import re
 from collections.abc import Iterator

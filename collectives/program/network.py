@@ -36,7 +36,7 @@ class Network:
     alpha: float = 0.0  # s/message
     beta: float = 0.0  # s/byte
     gamma: float = 0.0  # s/byte combined
-    o: float = 0.0  # processor's s/message, at each end
+    o: float = 0.0  # s of the processor per message, at each end
     hosts: tuple[int, ...] | None = None
     between: Network | None = None
 
@@ -88,7 +88,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """Fix rates from the tightest side on."""
+    """Return each flow's rate, fixed from the tightest side on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)
-MOST = 500  # characters of a user's error
-LIMIT_S = 10.0  # user code takes milliseconds
-LOOK_S = 0.05  # between looks at a call
-PARSING = threading.Lock()  # ast.parse fails at random in several threads (Python 3.11.7)
+MOST = 500  # characters of an error
+LIMIT_S = 10.0  # seconds without progress: user code takes milliseconds
+LOOK_S = 0.05
+PARSING = threading.Lock()  # in several threads at once, ast.parse fails at random (Python 3.11.7)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """Leave out the path, which differs by rank."""
+        """Identify the source without its path, which may differ between ranks."""
         return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 
@@ -115,7 +115,7 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
         yield
     except (KeyboardInterrupt, Endless):
         raise
-    except BaseException as error:  # sys.exit() as well, which would end the command in silence
+    except BaseException as error:  # sys.exit() as well, which would end the command silently
         said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 

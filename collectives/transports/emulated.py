@@ -31,8 +31,8 @@ from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-NAP_S = 100e-6  # between polls
-BURST_S = 4e-3  # an incoming port may catch up after a late poll
+NAP_S = 100e-6
+BURST_S = 4e-3  # s by which an incoming port may catch up after a late poll
 OUT, IN = 0, 1
 
 

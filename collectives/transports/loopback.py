@@ -22,7 +22,7 @@ from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
 T = TypeVar("T")
-GRACE_S = 2.0  # until computing ranks reach a call that raises
+GRACE_S = 2.0  # s after an error, until computing ranks reach a call that raises
 
 
 class Hub:
@@ -112,7 +112,7 @@ class LoopbackTransport:
         self.barrier()
         values = list(self.hub.values)
         self.barrier()
-        self.hub.values[self.rank] = None  # keep no array alive
+        self.hub.values[self.rank] = None  # a hub keeps no array alive
         return values
 
     def same(self, number: int) -> bool:

@@ -1,6 +1,6 @@
 """Send bytes over MPI by persistent point-to-point requests on a private communicator.
 
-MPI has no bf16, and we reduce ourselves.
+Messages are bytes: MPI has no bf16, and we reduce ourselves.
 """
 
 import os
@@ -25,7 +25,7 @@ from dear_mpi.kernels.array import Array, library_of
 if TYPE_CHECKING:
     from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 
-UNDER_WAY: set[object] = set()  # messages continue after a communicator is freed
+UNDER_WAY: set[object] = set()  # messages continue after one is freed
 MAKING: dict[int, Lock] = {}  # by communicator, while its transport is made
 
 

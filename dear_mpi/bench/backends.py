@@ -56,7 +56,7 @@ def meeting_place(hosts: Sequence[str]) -> str:
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.connect((others[0], 9))  # sends nothing
+        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
         return str(probe.getsockname()[0])
 
 
@@ -105,7 +105,7 @@ def host_copies(setup: Setup) -> Prepared:
 
 
 def function(setup: Setup) -> Prepared:
-    """Each call looks up its plan."""
+    """Call by function on a private array; each call looks up its plan."""
     options = {"op": setup.case.op} if setup.case.reduces else {}
     call = getattr(functions, setup.case.collective)
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
@@ -118,7 +118,7 @@ def staged(setup: Setup) -> Prepared:
 
 
 def direct(setup: Setup) -> Prepared:
-    """MPI accepts the device memory."""
+    """Run the ring on device memory that MPI accepts."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -166,7 +166,8 @@ def candidate(name: str) -> Candidate:
 
 
 def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """
+    """Name a candidate, its choice, and a segment that matters.
+
     >>> label("auto", "ring"), label("ring", "ring", 4096), label("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """

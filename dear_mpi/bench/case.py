@@ -26,16 +26,21 @@ from dear_mpi.training.declared import Declared, option
 
 WINDOW = 64  # as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages
+FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what crosses a rank's link per byte
+    "2(n-1)/n": lambda n: 2 * ((n - 1) / n),
+    "(n-1)/n": lambda n: (n - 1) / n,
+    **{text: lambda n, text=text: float(text) for text in ("0", "1", "2")},  # type: ignore[misc]
+}
 
 
 @dataclass(frozen=True)
 class Operation:
     size: str  # what has S bytes
-    busbw: str = "1"  # busbw / algbw: a number, perhaps times (n-1)/n on n ranks
-    contract: Contract | None = None  # None: whole messages, or nothing
+    busbw: str = "1"  # a key of ``FACTORS``
+    contract: Contract | None = None  # of ranks; None: whole messages, or nothing
     # Without a contract: the rank whose message a rank ends with.
     source: Callable[[int, int], int | None] = lambda rank, ranks: None
-    pair: bool = False  # the first and the last rank, out of place
+    pair: bool = False  # only the first and the last rank communicate, out of place
     window: int = 1  # most messages to a rank in one run, each to its place
     parts: int = 1  # repetitions of the timed part, per message of the window
 
@@ -154,7 +159,7 @@ class Case(Conditions):
 
     @property
     def window(self) -> int:
-        """Messages to a rank in one run."""
+        """Return the number of messages to a rank in one run."""
         return min(self.operation.window, max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW))
 
     @property
@@ -172,7 +177,7 @@ class CannotRun(ValueError):
 
 
 class Startable(Protocol):
-    """A collective in the background, like a ``Plan``."""
+    """A collective that runs in the background, like a ``Plan``."""
 
     def start(self) -> object: ...
 
@@ -219,7 +224,7 @@ class Samples:
     memory: str = "private"
     chosen: str | None = None  # by a plan
     start: str = "barrier"
-    wrong: int = 0  # elements, over all ranks and calls
+    wrong: int = 0  # wrong elements, over all ranks and calls
 
     @property
     def counted(self) -> int:

@@ -91,7 +91,7 @@ def parts_of(case: Case, rank: int, ranks: int) -> tuple[slice, slice, slice, sl
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """All of the buffer, the rank's shard, or none."""
+    """Return a rank's elements at start or end: all, its shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
@@ -135,7 +135,7 @@ def values_below(case: Case, ranks: int) -> int:
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """ValueError: sums are inexact in this type, or an average of integers."""
+    """Raise a ValueError: sums are inexact in this type, or an average of integers."""
     if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
         raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:

@@ -22,7 +22,7 @@ from dear_mpi.kernels.dtypes import TYPES
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
-MOST_RANKS = 64  # more take seconds
+MOST_RANKS = 64  # ranks: a replay of more takes seconds
 STEP = 1e-4  # relative
 ALIKE = 0.02  # least distance of a separable column from the span of earlier ones
 

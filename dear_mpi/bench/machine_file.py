@@ -9,7 +9,7 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.stats import Median
 
-MOST, MOST_US = 10**15, 86400e6  # limits; a day
+MOST, MOST_US = 10**15, 86400e6  # limits of a measurable row; a day
 Size = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
@@ -17,7 +17,7 @@ Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
-# Chosen columns, without size and candidate.
+# Chosen columns of a row, without size and candidate.
 KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence")
 
 
@@ -44,22 +44,22 @@ class Row:
     max_us: float
     algbw_GBps: float
     busbw_GBps: float
-    wrong: int  # inexact elements, over all ranks and calls
+    wrong: int  # elements that differ from the exact result, over all ranks and calls
     slow_rank: int  # the most frequent slowest rank
-    model_us: float | None  # by fit.py
-    hosts: list[int]  # ranks each
-    cadence: str  # isolated: a call on its slowest rank; streaming: calls in sequence, the mean over ranks
-    rank_min_us: float  # of the ranks' means
+    model_us: float | None  # the prediction of fit.py; None without one
+    hosts: list[int]  # ranks on each host
+    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in sequence, the mean over ranks
+    rank_min_us: float  # the smallest of the ranks' means
     rank_max_us: float
-    memory: str  # shared, private or device
+    memory: str  # of the buffers: shared, private or device
     chosen: str  # the choice of ``auto``
     peer: str = ""  # the fastest MPI call at this size, else the first candidate
     over_peer: float = 1.0
     start: str = "barrier"
     late: int = 0  # dropped: a rank was late
     times_us: list[list[float]] | None = None  # of each timed rank, with --raw
-    rank_mean_us: Microseconds | None = None  # as in OSU's benchmarks
-    over_peer_low: float | None = None  # of its 95 % interval; None: too few samples
+    rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
+    over_peer_low: float | None = None  # ends of its 95 % interval; None: too few samples
     over_peer_high: float | None = None
     bound_us: float | None = None  # least time of any algorithm on the fitted network
 
@@ -90,11 +90,11 @@ class Link:
     GBps: Speed
     bytes: Count
     samples: Count
-    latency_low_us: Microseconds  # 95 % intervals
+    latency_low_us: Microseconds  # ends of the 95 % intervals
     latency_high_us: Microseconds
     GBps_low: Speed
     GBps_high: Speed
-    messages: Count = 1  # in a one-way stream
+    messages: Count = 1  # of ``bytes`` in a one-way stream
 
 
 @dataclass(frozen=True)

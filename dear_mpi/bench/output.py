@@ -25,7 +25,7 @@ from dear_mpi.reporting.terminal import console, note
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 WIDTH = 110
-LEAST_NAME = 12  # characters
+LEAST_NAME = 12  # characters of an algorithm's name
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
 SAMPLES = {  # of all ranks; of a pair's first one
     "isolated": (
@@ -40,7 +40,7 @@ SAMPLES = {  # of all ranks; of a pair's first one
 
 
 def fitted(value: float, width: int) -> str:
-    """Use 2, 1 or 0 decimals, else an exponent.
+    """Format a number in ``width`` characters: with 2, 1 or 0 decimals, else an exponent.
 
     >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
     (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
@@ -199,7 +199,7 @@ COLUMNS = tuple(each.name for each in fields(Row) if each.name != "times_us")
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
-    """``raw``: with all samples of each rank."""
+    """Return a row for ``--json``; ``raw``: with all samples of each rank."""
     return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 

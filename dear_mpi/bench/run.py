@@ -41,9 +41,9 @@ from dear_mpi.reporting.units import format_bytes, grouped
 
 K = TypeVar("K")
 BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately
-MOST_SAMPLES = 10_000  # per candidate and point, without --iterations
-WARM_UP_SHARE = 0.25  # of a point's time
-MORE_BLOCKS = 3  # if too few samples count; each grows a clock start's lead
+MOST_SAMPLES = 10_000  # samples per candidate and point, without --iterations
+WARM_UP_SHARE = 0.25  # s: the most of a point's time
+MORE_BLOCKS = 3  # the most, if too few samples count; each grows a clock start's lead
 
 
 class LateStarts(Exception):
@@ -214,7 +214,7 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """A row's peer is its case's fastest MPI call, or the first candidate without MPI."""
+    """Add each row's peer: its case's fastest MPI call, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -248,19 +248,19 @@ def is_noisy(row: Row) -> bool:
 
 
 def ratio_mark(row: Row) -> str:
-    """Mark ratios whose interval excludes 1."""
+    """Return a star if the ratio's interval excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """Sort right results first, then the fastest."""
+    """Sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """``native-best`` is MPI's best in each case."""
+    """Return the named rows; ``native-best`` is MPI's best in each case."""
     calls = [row for row in rows if LIBRARY + BEST in names and candidate(row.algorithm).is_library]
     fastest = {id(min(same, key=merit)) for same in grouped(calls, lambda row: row.case).values()}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]

@@ -28,7 +28,7 @@ from dear_mpi.training.declared import option, parsed, several
 
 Key = tuple[str, int]  # candidate, segment_bytes
 
-MOST_ASKED = 10**7  # samples, all kept
+MOST_ASKED = 10**7  # samples: all are kept
 OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "

@@ -154,7 +154,7 @@ def decided_start(world: World, conditions: Conditions) -> str:
 
 SMALL_BYTES = 64 * 1024
 CALLS = 100, 10  # in sequence: of small buffers, of others
-COST_TRIALS, TRIAL_CALLS = 11, 20  # their median counts
+COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
 def in_a_row(
@@ -176,7 +176,7 @@ def in_a_row(
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """The library's: a transport's also reports to the watchdog."""
+    """Return the library's barrier: a transport's also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 

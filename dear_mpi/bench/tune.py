@@ -23,7 +23,7 @@ from dear_mpi.reporting.units import grouped
 
 
 def may_be_chosen(name: str) -> bool:
-    """User algorithms are excluded: a table of rules has no code."""
+    """Return whether ``auto`` may choose it. User algorithms are excluded: a table of rules has no code."""
     return is_installed(name) and runner_of(name) == "messages"
 
 

@@ -84,7 +84,7 @@ class Commands(TyperGroup):
 
 def fit_help_to_screen() -> None:
     """Format help like the tables: plain in a file."""
-    from typer import rich_utils  # slow: only for help
+    from typer import rich_utils  # only for help: its import is slow
 
     screen = console()
     rich_utils.FORCE_TERMINAL = screen.is_terminal

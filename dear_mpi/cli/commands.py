@@ -63,7 +63,7 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """None if there is none that can be imported."""
+    """Return a command of core or an extra; None if none can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
@@ -117,7 +117,7 @@ def extras_in(group: str) -> dict[str, Any]:
 
 @cache
 def published(group: str, name: str) -> Any:
-    """None, with a warning of rank 0, if an extra's object is unusable."""
+    """Return an extra's object by name; None, with a warning of rank 0, if it is unusable."""
     if name not in entry_points_of(group):
         return None
     try:

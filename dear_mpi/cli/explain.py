@@ -1,3 +1,5 @@
+"""Run ``dear-mpi explain``."""
+
 from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, flag

@@ -40,13 +40,13 @@ def in_order(table: Table) -> Table:
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
-    """``field``: its other name in errors; ``said`` is for Typer."""
+    """Return a table of one flag; ``field``: its other name in errors; ``said`` is for Typer."""
     option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, "Output"), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
 
 def argument(name: str, kind: Any, help: str, metavar: str, default: Any = inspect.Parameter.empty) -> Table:
-    """It is required unless it has a default."""
+    """Return a table of an argument, required unless it has a default."""
     return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar), None], default)}
 
 
@@ -104,7 +104,7 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
 
 
 STALL_AFTER = "30s"
-MOST_THREADS = 256  # they share one interpreter: more take minutes for seconds of work
+MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
     "(or per_host=N): links inside and between emulated hosts; ranks of a host share a port to other hosts."

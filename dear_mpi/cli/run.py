@@ -56,7 +56,7 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         launch = launch_of(os.environ)
-        if launch.size > 1:  # __main__.py handles a single failing rank
+        if launch.size > 1:  # __main__.py handles a single failing rank, which may still be importing the command
             print(f"rank {launch.rank} was interrupted", file=sys.stderr)
         raise
 

@@ -1,3 +1,5 @@
+"""Run ``dear-mpi simulate``."""
+
 from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
 from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared

@@ -57,7 +57,7 @@ def train(flags: Flags) -> None:
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
-    """``how``: additional arguments of ``train`` in training/runs/train.py."""
+    """Train and show the result; ``how``: additional arguments of ``train`` in training/runs/train.py."""
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), **how)
@@ -111,7 +111,7 @@ def compare_and_show(
 
 
 DIGITS = {"model": "mlp", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
-# 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them each way: 153 MB, four times the forward pass at
+# ResNet-50: 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them each way: 153 MB, four times forward at
 # this bandwidth. There the bounds of DeAR and WFBP differ most: 1.25.
 RESNET = {
     "model": "synthetic:resnet50",

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
-SPLIT_SEED = 0  # independent of the user's: all runs are tested on the same examples
+SPLIT_SEED = 0  # of any seed: all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
 MOST_CLASSES = 100_000  # one huge label makes a huge model
@@ -144,7 +144,7 @@ def split(count: int) -> tuple[Indices, Indices]:
 
 
 def load_text(path: Path, context: int) -> Dataset:
-    """Targets are next bytes. The last tenth is for tests, each byte once."""
+    """Load a text; targets are next bytes. The last tenth is for tests, each byte once."""
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:

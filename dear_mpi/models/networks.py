@@ -131,7 +131,7 @@ def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Los
 
 
 def returned(what: str, thing: Any, method: str, given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """Return a method's array. ValueError: it fails, or returns no array of shape ``due``."""
+    """Return the array of a method; ValueError: it fails, or returns none of shape ``due``."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     with telling(f"{what}: {method}({about}) fails"):
         array: Array = getattr(thing, method)(given)

@@ -27,17 +27,17 @@ from dear_mpi.models.layer import Layer, Parameter
 
 FORWARD_S = 0.1
 MOST_EXCHANGED = 10**13  # bytes
-HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
+HALF = 0.5  # FLOPs of backward over forward: a matrix product's gradients take equally many
 
 
 @dataclass(frozen=True)
 class Module:
     name: str
-    counts: tuple[int, ...]  # elements of each tensor
-    flops: float  # forward; in a profile, seconds
-    backward: float | None = None  # of backward; None: proportional to forward
+    counts: tuple[int, ...]
+    flops: float  # of the forward pass; in a profile, seconds
+    backward: float | None = None  # of the backward pass; None: proportional to forward
     weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
-    exchange_bytes: int = 0  # of all ranks, before each pass
+    exchange_bytes: int = 0  # bytes of all ranks together, before each pass
     out_elems: float = 0.0
 
 
@@ -98,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """Return a profile's measured seconds; None for other tables."""
+    """Return a profile's seconds; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -129,7 +129,7 @@ def shares(amounts: Sequence[float]) -> list[float]:
 
 
 GRADIENT_SCALE = 1e-3
-EXCHANGE = "pairwise", "all_to_all"
+EXCHANGE = "pairwise", "all_to_all"  # algorithm, collective
 
 
 class ComputeTime:
@@ -202,7 +202,7 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Share these seconds by FLOPs; ``exchange`` of bytes is collective."""
+    """Create layers that share these seconds by FLOPs; ``exchange`` of bytes is collective."""
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):

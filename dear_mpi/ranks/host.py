@@ -1,3 +1,5 @@
+"""Describe this rank's host and software."""
+
 import math
 import platform
 import sys

@@ -79,7 +79,7 @@ def host_streams() -> Streams:
 
 
 def cuda_streams(compute: int | None = None) -> Streams:
-    """Open this rank's; ``compute``: address of another library's compute stream."""
+    """Open this rank's streams; ``compute``: address of another library's compute stream."""
     gpu = current_gpu().number  # by ``select_gpu``
     import cupy
 

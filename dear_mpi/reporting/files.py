@@ -97,7 +97,7 @@ def set_aside(path: Path) -> bool:
     """Rename FILE to FILE.old; return whether there was one."""
     if not path.is_file() or not is_plain(path):
         return False
-    with suppress(FileNotFoundError):  # another run was faster
+    with suppress(FileNotFoundError):  # another run has just renamed it
         at_end(path).rename(older(path))
     return True
 

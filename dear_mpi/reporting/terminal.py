@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
-UNKNOWN_COLUMNS = 80  # of a terminal of unknown width
-FILE_COLUMNS = 1000  # no table is cut or wrapped
+UNKNOWN_COLUMNS = 80
+FILE_COLUMNS = 1000  # columns of a file: no table is cut or wrapped
 REDRAW_S = 0.2
 COMMENT = "# "
 

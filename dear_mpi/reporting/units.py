@@ -31,12 +31,12 @@ PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is 10 Gbit/s
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-MOST_SECONDS = 86400.0  # system clocks cannot wait for 1e10
-LEAST_BANDWIDTH = 1.0  # bytes/s
+MOST_SECONDS = 86400.0  # s, of anything in an iteration: system clocks cannot wait for 1e10
+LEAST_BANDWIDTH = 1.0  # bytes/s of a link
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """Parse a number and its unit; zero is refused unless ``zero``."""
+    """Parse a non-negative number with a unit; zero is refused unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -288,7 +288,8 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """
+    """Group by key, in the order of first occurrence.
+
     >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}
     """

@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def layout(self) -> list[int]:
-        """Each rank's host, as many ranks on each host as possible."""
+        """Return each rank's host, as many ranks on each host as possible."""
         return spread(self.ranks, self.hosts)
 
     @property
@@ -69,7 +69,7 @@ class Asked:
 
 
 def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
-    """ProgramError comes after the steps up to the fault."""
+    """Print an algorithm; ProgramError comes after the steps up to the fault."""
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
@@ -146,7 +146,8 @@ def rank_head(program: Program) -> str:
 
 
 def sends(written: Sequence[Program], number: int) -> str:
-    """
+    """List a step's sends.
+
     >>> sends(programs("ring", "all_reduce", 3), 0)
     '0→1:+2 1→2:+0 2→0:+1'
     """

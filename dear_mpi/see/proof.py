@@ -54,7 +54,7 @@ def prove(
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
-        gc.disable()  # half the time
+        gc.disable()  # it would traverse all messages repeatedly: half the time
         try:
             for cut in sorted(cuts):
                 written = programs(name, collective, size, hosts=layout[:size], rates=rates, pieces=cut)
@@ -117,7 +117,7 @@ class Replayed:
 
     @cached_property
     def complete(self) -> list[Row]:
-        """The complete contents of each chunk, on each rank that ends with it."""
+        """Return the complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]

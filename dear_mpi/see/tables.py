@@ -113,7 +113,7 @@ def table_of(rows: Sequence[Row], heads: Sequence[str], title: str, caption: str
 
 
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """``digits``: decimals of milliseconds."""
+    """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in TIMES.items()} | {
         "schedule": row["schedule"],

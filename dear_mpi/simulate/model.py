@@ -24,16 +24,18 @@ from dear_mpi.training.routes.find import is_code
 
 SYNTHETIC = "synthetic:"
 EVEN = Ownership()
-MOST_ELEMENTS = 10**13  # bytes fit in int64
+MOST_ELEMENTS = 10**13  # elements: bytes fit in int64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Attributes:
-    layout: of its parameters, for this number of ranks.
-    costs: of layers and updates, and the number of parts of a batch; independent of the network.
-    value_size: bytes of an element of a parameter.
-    exchange_bytes: by layer: for all ranks together, before each pass.
+    """A model as layers that take time.
+
+    Attributes:
+        layout: of its parameters, for this number of ranks.
+        costs: of layers and updates, and the number of parts of a batch; independent of the network.
+        value_size: bytes of an element of a parameter.
+        exchange_bytes: by layer: for all ranks together, before each pass.
     """
 
     name: str

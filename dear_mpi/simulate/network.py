@@ -62,7 +62,7 @@ class Machine:
 
 
 def read_network(text: str, ranks: int) -> Machine:
-    """Raise ValueError if the text is wrong, or the network has fewer ranks.
+    """Read a network for a number of ranks; ValueError if the text is wrong, or the network has fewer ranks.
 
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
@@ -111,7 +111,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """Scale a machine's file: each host has as many ranks as the first one."""
+    """Read a machine's file, and scale it: each host has as many ranks as the first one."""
     found = read_file("network", text)
     if found.rows:
         return Machine(fitted(text, found.rows), "fitted", text)

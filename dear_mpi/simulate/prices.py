@@ -129,7 +129,7 @@ class StandIns:
         return itemsize * (border(first + len(chunks)) - border(first))
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return seconds by buffer size, event by event; see ``nbytes``. ProgramError: the programs deadlock."""
+        """Return the seconds until the last rank is done, by buffer size; see ``nbytes``. ProgramError: deadlock."""
 
         def one_s(count: int) -> float:
             nbytes = cache(lambda chunks: int(self.nbytes(count, itemsize, chunks)))

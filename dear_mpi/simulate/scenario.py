@@ -30,7 +30,7 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
 REHEARSED_PARTS = 2  # all parts of a batch except the last are alike
-LOSS_ALGORITHM = "recursive_doubling"  # for few bytes
+LOSS_ALGORITHM = "recursive_doubling"  # bytes of the loss
 VERDICT_BYTES = 8 * COUNT
 
 

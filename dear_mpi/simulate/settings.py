@@ -1,3 +1,5 @@
+"""Declare the settings of a simulation."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -136,7 +138,7 @@ class Settings(Exchange):
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
-        """The wire formats, the baseline's first; default: the profile's compression."""
+        """Return the wire formats, the baseline's first; default: the profile's compression."""
         code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
         return self.wires or (self.wire or code,)
 
@@ -150,7 +152,7 @@ class Settings(Exchange):
 
     @property
     def wire_name(self) -> str:
-        """The chosen format, the route's, or the default."""
+        """Return the wire format of gradients: the chosen one, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
     def ownership(self, ranks: int) -> Ownership:

@@ -19,7 +19,7 @@ from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
 from dear_mpi.training.virtual_trainer import Prediction
 
-FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # buckets tried in a search
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 
     Args:
         policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a size
-        such as ``25MB``.
+            such as ``25MB``.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]

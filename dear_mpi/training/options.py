@@ -187,8 +187,8 @@ class Options(Training):
     Attributes:
         optimizer: updates the parameters, for example ``Adam(lr=0.001)``; default ``SGD()``.
         learning_rate: a function from the update number, counted from 0, to the learning rate, for example ``Cosine``;
-        default: the optimiser's rate. It must depend only on that number: ranks compare its first 1000 values before
-        training. A skipped iteration has no update.
+            default: the optimiser's rate. It must depend only on that number: ranks compare its first 1000 values
+            before training. A skipped iteration has no update.
         statistic: checks all gradients before any is used, in addition to ``clip`` and ``loss_scale``.
     """
 

@@ -1,3 +1,5 @@
+"""Prepare a case's candidates on buffers of zeros."""
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -33,7 +33,7 @@ class MpiFacts:
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective; MPI must have started."""
+    """Collective: return this rank's facts; MPI must have started."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)

@@ -55,7 +55,7 @@ class Problem:
         self.best = self.newton()
 
     def gradient(self, x: Array, w: Array) -> Array:
-        """Leave out the term of mu."""
+        """Of the mean, without mu's term."""
         return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)
 
     def newton(self) -> Array:

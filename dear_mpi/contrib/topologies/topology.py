@@ -24,7 +24,7 @@ from dear_mpi.reporting.units import parse_link, whole_number
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """The target selects the uplink: messages to a rank share one way down."""
+    """Return a path; the target selects the uplink: messages to a rank share one way down."""
     leaf, other = source // sizes[1], target // sizes[1]
     through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
     return [("out", source), *through, ("in", target)]

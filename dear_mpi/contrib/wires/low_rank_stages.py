@@ -251,7 +251,7 @@ def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how:
 def expanded(
     name: str, project: tuple[Stage, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
 ) -> Route:
-    """Gradients travel uncompressed before iteration ``after``. ValueError: sharded updates."""
+    """Return a route; gradients travel uncompressed before iteration ``after``. ValueError: sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
     recall = (Recall(error=error),) if error else ()

@@ -1,4 +1,8 @@
-"""Move buckets through their route, live or virtually, as a schedule directs."""
+"""Move buckets through their route, as a schedule directs.
+
+``fabric.py`` has the common part and rules; ``live.py`` runs stages with plans and an engine
+(``engine.py``), ``virtual.py`` with a clock and prices (``costs.py``).
+"""
 
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import Handle

@@ -48,13 +48,13 @@ class Costs:
     parts: int = 1  # into which a batch is split
     loss_s: float = 0.0
     verdict_s: float = 0.0  # of the global gradient check
-    update_s: float = 0.0  # per element
+    update_s: float = 0.0  # of the optimiser, per element
     rest_s: float = 0.0  # between forward and backward, outside layers
     code_factor: float = 1.0  # slowdown of codes against their wire's figures
     start_s: float = 0.0  # until an idle engine starts
     wake_s: float = 0.0  # until the main thread resumes after a wait
-    ranks: int = 1  # in a sharded update
-    served: float = 1.0  # of a bucket, by one rank between hosts, at most
+    ranks: int = 1  # ranks that share a sharded update
+    served: float = 1.0  # largest share of a bucket, of one rank, between hosts
     ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
@@ -66,7 +66,7 @@ class Costs:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Return the update time; ranks that share a core wait for each other."""
+        """Return the seconds to update these elements; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
@@ -158,8 +158,8 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 class WireCost:
     """Price a collective linearly in bytes, for buckets without plans."""
 
-    alpha: float  # of an empty collective
-    beta: float  # per byte
+    alpha: float  # s of an empty collective
+    beta: float  # s per byte of the buffer
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":

@@ -47,10 +47,10 @@ class Fabric(ABC):
         self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of each bucket's last sent gradients
         self.reduced = 0  # buckets of this iteration
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
-        self.returning: list[Bucket] = []  # their way back starts by itself
+        self.returning: list[Bucket] = []  # buckets whose way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
-        self.delayed = deque[Delayed]()  # with outstanding weight gradients, in backward order
+        self.delayed = deque[Delayed]()  # layers with outstanding weight gradients, in backward order
         self.followed: Any = ...  # this iteration's order; ... until set
         self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
 

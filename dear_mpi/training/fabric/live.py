@@ -1,4 +1,4 @@
-"""Run the fabric on real memory."""
+"""Run the fabric on real memory: bound buckets, plans of collectives, the engine, and the loss."""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,7 +139,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(stage, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Count a collective's portions, equally on all ranks, also for buckets without plans."""
+        """Count a collective's portions, equally on all ranks."""
         stage, *others = self.route.collectives(collective) or [None]
         if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
             return 1
@@ -261,7 +261,7 @@ class LossMeter:
         return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
-        """Return the error in target counts, equal on all ranks."""
+        """Return the error, equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal

@@ -53,7 +53,7 @@ Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key: the whole collective
 
 
 class Step(NamedTuple):
-    kind: str  # as logged, like the next two
+    kind: str  # name and bucket as in the log, like the next two
     number: int
     what: object
     act: Any  # the action; on the virtual fabric its seconds

@@ -27,9 +27,9 @@ from dear_mpi.kernels.slab import CHUNK_BYTES
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
-HALF = 26  # lower bits of a mantissa
-ROWS = 1 << 15  # of 128 bytes
-LEAST = 1.0  # smallest loss scale
+HALF = 26  # bits of the lower half of a mantissa
+ROWS = 1 << 15  # atoms of 128 bytes, at a time
+LEAST = 1.0
 
 
 class Statistic(ABC):
@@ -38,7 +38,7 @@ class Statistic(ABC):
     Sums must not depend on how elements are shared out, or ranks and cuts would give different bits.
     """
 
-    count: int  # of sums
+    count: int  # number of sums
 
     @property
     def called(self) -> str:
@@ -58,7 +58,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
-        """Return the gradient factor; None to skip the gradients."""
+        """Return the gradient factor from the sums over all ranks; None to skip the gradients."""
 
 
 class Verdict:
@@ -145,10 +145,7 @@ class Norm(Statistic):
         return sums_of_squares(shard)
 
     def factor(self, sums: Array) -> float | None:
-        """Return the gradient factor.
-
-        For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds.
-        """
+        """Return the gradient factor; for a non-finite norm None if the loss scale can be halved, else NaN."""
         scale = self.scale
         self.norm = root_of(sums) / scale
         finite = self.norm < math.inf

@@ -34,8 +34,8 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 
 @dataclass(eq=False)
 class VirtualHandle(Handle):
-    submitted_s: Any  # when steps were started, on all ranks or on each
-    event: Event | None = None  # the last step, once its beginning is known
+    submitted_s: Any  # starts of steps, on all ranks or on each
+    event: Event | None = None  # the beginning of the last step
 
 
 class VirtualFabric(Fabric):

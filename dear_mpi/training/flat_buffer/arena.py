@@ -168,7 +168,7 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # one if the parameter has another layer call
+        kept = left is not value and held(left)  # both are one if the parameter has another layer call
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
@@ -191,7 +191,7 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """Return calls that pack gradients; none if layers write in place."""
+        """Return the calls that pack a bucket's gradients; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))

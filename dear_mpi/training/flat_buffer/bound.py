@@ -40,7 +40,7 @@ class BoundBucket:
         self.gradients, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
-        self.side: dict[str, Array] = {}  # travelling, not on the arena's buffers
+        self.side: dict[str, Array] = {}  # arrays that travel, not on the arena's buffers
         self.fits, self.found, self.tally = True, None, [0, 0]
         self.look: Any = None
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
@@ -62,7 +62,7 @@ class BoundBucket:
             self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
-        """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
+        """Return a call that updates a span, or a tensor, perhaps with a private optimiser."""
         own = None if tensor is None else self.arena.parameters[tensor].optimizer
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
@@ -142,7 +142,7 @@ class BoundBucket:
             update(optimizer, self.own_updates, factor)
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """Return a call that updates only elements ``places()``."""
+        """Return a call that updates only the elements ``places()``, by their gradients."""
         buffers = (self.values, *self.state)
         some = [buffer[: grads.size].copy() for buffer in buffers]
         updaters = [self.updater(grads, *some)]

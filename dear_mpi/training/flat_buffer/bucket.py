@@ -105,7 +105,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """Count elements by owning (first) layer call."""
+        """Count the elements that each layer call owns; a tensor's first call owns it."""
         counts = [0] * len(self.calls)
         for tensor, call in enumerate(self.first_calls):
             counts[call] += self.size(tensor)

@@ -1,3 +1,5 @@
+"""Inspect layers' parameters: trained, type, tied, held."""
+
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +67,7 @@ def key_of(parameter: Parameter) -> tuple[Any, ...]:
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
-    """Parameters must share all or none of their memory; tied ones are all trained or all frozen."""
+    """Check that parameters share all or none of their memory; tied ones are all trained or all frozen."""
     spans = {
         (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
@@ -90,7 +92,7 @@ def bounds(array: Array) -> tuple[int, int]:
 
 
 def held(array: Array) -> bool:
-    """Tell whether code other than the caller holds its memory."""
+    """Tell whether code other than the caller holds a host array's memory."""
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own

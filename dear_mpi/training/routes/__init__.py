@@ -1,5 +1,6 @@
 """Define what happens to a bucket, as data; schedules decide when it happens.
 
+``stages.py`` and ``codes.py`` define stages, ``route.py`` orders them, ``proof.py`` proves, ``find.py`` finds them.
 All names here are public, for route files and for packages that publish a wire (a ``Kind``).
 """
 

@@ -1,3 +1,5 @@
+"""Look up routes and wires by name, in users' files and packages."""
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -16,8 +16,8 @@ from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.route import WAYS, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
-HOSTS = (0, 0, 0)  # with two ranks, a neighbour is everyone else
-SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # likewise for routes with levels; hosts of unequal size
+HOSTS = (0, 0, 0)  # ranks: with two, a neighbour is everyone else
+SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # hosts, likewise, for routes with levels; of unequal size
 PERIODS = 2
 ROUND = 4  # iterations: longer rounds behave alike
 MOST_PERIOD, MOST_BEGIN = 64, 256

@@ -189,7 +189,7 @@ class Route:
 
         ``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
 
-        ``longest``: length that all shards count with, if unequal.
+            ``longest``: length that all shards count with, if unequal.
         """
         if buffer in self.codes:
             longest = longest or count // ranks

@@ -324,7 +324,7 @@ class Collective(Stage):
         return {"algorithm": self.algorithm(algorithm)} | ({} if self.op == "sum" else {"op": self.op})
 
     def algorithm(self, chosen: str) -> str:
-        """Select an algorithm: most reducing ones have no exchange."""
+        """Select the algorithm to run: most reducing algorithms have no exchange."""
         if self.few:
             return "auto"
         if self.level:

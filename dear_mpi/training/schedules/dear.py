@@ -41,7 +41,7 @@ class Dear(BackPipe, FeedPipe):
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """All-gathers begin after backward and all reduce-scatters, and end before forward does.
+        """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
 
         The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
         reduces.
@@ -84,4 +84,4 @@ class DearEager(Dear):
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 
     def end_backward(self) -> None:
-        """All gathers have started."""
+        """Start nothing: all gathers have started."""
