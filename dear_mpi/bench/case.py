@@ -26,17 +26,12 @@ from dear_mpi.training.declared import Declared, option
 
 WINDOW = 64  # as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages
-FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what crosses a rank's link per byte
-    "2(n-1)/n": lambda n: 2 * ((n - 1) / n),
-    "(n-1)/n": lambda n: (n - 1) / n,
-    **{text: lambda n, text=text: float(text) for text in ("0", "1", "2")},  # type: ignore[misc]
-}
 
 
 @dataclass(frozen=True)
 class Operation:
     size: str  # what has S bytes
-    busbw: str = "1"  # a key of ``FACTORS``
+    busbw: str = "1"  # busbw / algbw: a number, perhaps times (n-1)/n on n ranks
     contract: Contract | None = None  # of ranks; None: whole messages, or nothing
     # Without a contract: the rank whose message a rank ends with.
     source: Callable[[int, int], int | None] = lambda rank, ranks: None
