@@ -3,8 +3,7 @@
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
 
-Only a rank that has waited for a while reads notes, so iterations cost nothing extra. A slow rank sends no note: the
-others wait for it and report that.
+Only a rank that has waited for a while reads notes: iterations cost nothing extra. A slow rank sends none.
 """
 
 import atexit
@@ -27,7 +26,7 @@ END = "the end of the session"
 
 @dataclass(frozen=True)
 class Note:
-    """Record that a rank reached ``place``; ``error`` is the reason if it left before the others."""
+    """Record that a rank reached ``place``, or left it before the others because of an ``error``."""
 
     rank: int
     steps: int  # begun so far
@@ -51,7 +50,7 @@ class Attendance:
         self.stack = ExitStack()
 
     def meet(self, place: str) -> None:
-        """Note that this rank reached a place where all ranks meet after equally many steps."""
+        """Note that this rank reached a place where all meet after equally many steps."""
         self.meetings += 1
         self.noted += self.send(place)
         self.transport.received_notes(self.tag)  # receive early, so that MPI need not keep them
@@ -61,13 +60,12 @@ class Attendance:
 
     def doomed(self, waited_s: float) -> str:
         """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
-        if waited_s >= BEHIND_S:
-            here = f"in or after call {self.steps} of step"
-            for note in self.transport.received_notes(self.tag):
-                if note.error and waited_s >= LEFT_S:
-                    return f"{here}, but {note}"
-                if note.meetings > self.meetings and note.steps < self.steps:
-                    return f"{here}, but {note}: all ranks must call step equally often (such as by drop_last=True)"
+        here = f"in or after call {self.steps} of step"
+        for note in self.transport.received_notes(self.tag) if waited_s >= BEHIND_S else ():
+            if note.error and waited_s >= LEFT_S:
+                return f"{here}, but {note}"
+            if note.meetings > self.meetings and note.steps < self.steps:
+                return f"{here}, but {note}: all ranks must call step equally often (such as by drop_last=True)"
         return ""
 
     def ends(self) -> None:
@@ -88,7 +86,7 @@ class Attendance:
             if error is not None and not isinstance(error, AgreedError):  # all ranks raise AgreedError together
                 self.send(END, f"{type(error).__name__}: {error!s:.200}")
                 return
-        # All ranks leave together, and each has sent as many notes as this one. An unread note could match a message on
-        # a later communicator if MPI reuses the context. The watchdog, which also reads notes, has ended.
+        # All ranks leave together, and each has sent as many notes. An unread one could match a message on a later
+        # communicator if MPI reuses the context. The watchdog, which also reads notes, has ended.
         while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
             time.sleep(NAP_S)

@@ -25,6 +25,7 @@ import numpy as np
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.json_file import in_words
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
@@ -85,21 +86,21 @@ def check(about: About, arrays: Mapping[str, Array], arena: Arena, parameters: I
     ):
         if found != due:
             raise ValueError(f"it has the {what} {found}, and this run has {due}")
-    given = [getattr(arrays.get(f"{VALUE}.{number}"), "shape", ()) for number in range(len(about.names))]
-    theirs, mine = zip(about.names, given, strict=True), zip(arena.names, shapes, strict=True)
-    for number, (there, here) in enumerate(zip(theirs, mine, strict=False)):
+    theirs = [(name, getattr(arrays.get(f"{VALUE}.{at}"), "shape", ())) for at, name in enumerate(about.names)]
+    for number, (there, here) in enumerate(zip(theirs, zip(arena.names, shapes, strict=True), strict=False)):
         if there != here:
             raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {here}")
-    if len(given) != len(shapes):
-        raise ValueError(f"it is of another model: it has {len(given)} parameters, and this one has {len(shapes)}")
+    if len(theirs) != len(shapes):
+        raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(shapes)}")
     states = [f"state.{number}" for number in range(optimizer.state_arrays)]
     kept = [row for name in dict.fromkeys([*states, *about.own, *about.equal]) for row in about.rows(name)]
+    begun = False
     for name, (number, shape) in product([VALUE, *kept], enumerate(shapes)):
         dtype = (arena.state[0] if name.startswith("state") else arena.values).dtype
         array = arrays.get(f"{name}.{number}")
         if array is None or (array.shape, array.dtype) != (shape, stored(dtype)):
             raise ValueError(f"it must have the array '{name}.{number}' of {dtype}{list(shape)} for {optimizer}")
-    begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept, range(len(shapes))))
+        begun |= name != VALUE and bool(array.any())
     if begun and about.updates == 0:
         raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
 
@@ -121,13 +122,18 @@ def saved_by(group: WorkerGroup) -> dict[str, bool]:
     }
 
 
+def broadcast(array: Array, transport: Transport, root: int = 0) -> None:
+    with make_plan("broadcast", array, transport, algorithm="binomial", root=root) as plan:
+        plan()
+
+
 def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> dict[str, Array]:
     """Return the packed state of training after a flush, only its description unless ``keep``. Collective.
 
     Raises ArgumentError if JSON cannot hold the notes.
     """
-    agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
-    arena, saved = group.arena, saved_by(group)
+    arena, saved, transport = group.arena, saved_by(group), group.world.transport
+    agree(transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     arena.read()
     about = About(
         names=arena.names,
@@ -136,42 +142,32 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
         iterations=next(iter(group.trainers.values())).done,
         updates=group.fabric.updates,
         frozen=frozen_sha256(parameters),
-        ranks=group.world.size,
+        ranks=transport.size,
         own=tuple(name for name, own in saved.items() if own),
         equal=tuple(name for name, own in saved.items() if name.startswith("line.") and not own),
         loss_scale=group.loss_scale,
         notes=notes,
     )
     arrays = {"about": np.frombuffer(msgspec.json.encode(about), np.uint8)}
-    for name, buffer in buffers_of(group, saved):
-        for tensor in range(len(arena.layout.shapes) if keep else 0):
-            array = to_host(arena.view(buffer, tensor)).copy()
-            arrays[f"{name}.{tensor}"] = array.view(stored(array.dtype))
+    flat = {VALUE: arena.values} | {f"line.{name}": buffer for name, buffer in arena.buffers.items()}
+    flat |= {f"state.{number}": buffer for number, buffer in enumerate(arena.whole_state(transport))}
+    for name in (VALUE, *saved):
+        for rank, row in enumerate(about.rows(name)):
+            buffer = flat[name]
+            if name in about.own:
+                buffer = buffer.copy()
+                broadcast(buffer, transport, rank)
+            for tensor in range(len(arena.layout.shapes) if keep else 0):
+                array = to_host(arena.view(buffer, tensor)).copy()
+                arrays[f"{row}.{tensor}"] = array.view(stored(array.dtype))
     return arrays
-
-
-def buffers_of(group: WorkerGroup, saved: Mapping[str, bool]) -> Iterator[tuple[str, Array]]:
-    """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
-    arena, transport = group.arena, group.world.transport
-    yield VALUE, arena.values
-    named = {f"state.{number}": buffer for number, buffer in enumerate(arena.whole_state(transport))}
-    named |= {f"line.{name}": buffer for name, buffer in arena.buffers.items()}
-    for name, own in saved.items():
-        if not own:
-            yield name, named[name]
-            continue
-        for rank in range(transport.size):
-            row = named[name].copy()
-            with make_plan("broadcast", row, transport, algorithm="binomial", root=rank) as plan:
-                plan()
-            yield f"{name}@{rank}", row
 
 
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
     """Continue from a packed state on rank 0 and return its notes. Collective.
 
-    Other ranks' ``arrays`` are ignored. Buffers that this route does not keep are lost: rank 0 names them. Raises
-    ArgumentError if the state belongs to another model or optimiser. ``what`` names the state in messages.
+    Buffers that this route does not keep are lost: rank 0 names them. Raises ArgumentError if the state belongs to
+    another model or optimiser. ``what`` names the state in messages.
     """
     group.flush()
     transport, arena, saved = group.world.transport, group.arena, saved_by(group)
@@ -183,17 +179,15 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 
     about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank decodes its own copy
 
-    def fill(name: str, buffer: Array) -> None:
-        """Copy tensors from rank 0 into an array as long as the flat buffer. Collective."""
-        for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
-            arena.view(buffer, tensor)[...] = group.streams.put(arrays[f"{name}.{tensor}"].view(buffer.dtype))
-        with make_plan("broadcast", buffer, transport, algorithm="binomial") as plan:
-            plan()
+    def fill(name: str, buffer: Array, share: float = 1.0) -> None:
+        """Fill an array as long as the flat buffer, from rank 0. Collective.
 
-    def fill_own(name: str, buffer: Array, share: float) -> None:
-        """Fill each rank's own array; on other ranks, or if it must be equal, with ``share`` of the sum. Collective."""
+        If each rank had its own and now has another, all ranks get ``share`` of the sum.
+        """
         if name not in about.own:
-            return fill(name, buffer)
+            for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
+                arena.view(buffer, tensor)[...] = group.streams.put(arrays[f"{name}.{tensor}"].view(buffer.dtype))
+            return broadcast(buffer, transport)
         row = buffer.copy()
         buffer[...] = 0
         for rank, each in enumerate(about.rows(name)):
@@ -207,25 +201,25 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     def states() -> Iterator[Array]:
         for number, own in enumerate(arena.state):
             buffer = array_module(own).zeros(arena.values.shape, own.dtype) if arena.sharded else own
-            fill_own(f"state.{number}", buffer, 1 / about.ranks)
+            fill(f"state.{number}", buffer, 1 / about.ranks)
             yield buffer
 
     fill(VALUE, arena.values)
     arena.take_state(states())
+    kept = [name for name in (*about.own, *about.equal) if name.startswith("line.")]
     for name, buffer in arena.buffers.items():
         buffer[...] = 0
-        if f"line.{name}" in (*about.own, *about.equal):
-            fill_own(f"line.{name}", buffer, 1 / transport.size)
+        if f"line.{name}" in kept:
+            fill(f"line.{name}", buffer, 1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
     from dear_mpi.reporting.terminal import note  # the rest of a session prints nothing
 
     own = [name for name in about.own if name in saved]
     if own and about.ranks != transport.size:
-        sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name.startswith("line.")]
+        sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name in kept]
         shares = [*sums, *["the mean of the optimiser's states"] * (len(sums) < len(own))]
         note(group.world, f"{what} is of {about.ranks} ranks: each of these ranks gets {' and '.join(shares)}")
-    buffers = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in saved]
-    if lost := ", ".join(name.replace(".", " ") for name in buffers):
+    if lost := ", ".join(name.replace(".", " ") for name in kept if name not in saved):
         said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
         note(group.world, f"the run goes on, but {said}")
     return about.notes

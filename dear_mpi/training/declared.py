@@ -17,7 +17,7 @@ BETWEEN, BETWEEN_FUSIONS = r",(?![^(]*\))", r",(?!\d+(?:,|$))"
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Describe an option, in addition to its name, type and default."""
+    """Describe an option: its name, type and default are the field's."""
 
     help: str
     shown: str | None = None  # the effect of leaving it out, in words, if it has no default
@@ -32,7 +32,7 @@ class Option:
     may_be_file: bool = False  # a file to read
 
     def name(self, name: str) -> str:
-        """Return the name of the flag for a field of this name, in Python's spelling."""
+        """Return the name of the flag, in Python's spelling."""
         return (self.flag or name).removeprefix("--").replace("-", "_")
 
     def check(self, name: str, kind: str, value: Any) -> None:
@@ -41,15 +41,14 @@ class Option:
             raise ValueError(f"{name} must be {'a text' if kind == 'str' else 'True or False'}, not {value!r}")
         if self.allowed is not None:
             lookup(name, value, self.allowed)
-        if self.least is None:
-            return
-        if type(value) is not int:
-            raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
-        if value < self.least:
-            limit = f"be at least {self.least}" if self.least else "not be negative"
-            raise ValueError(f"{name} must {limit}, not {value}")
-        if self.most is not None and value > self.most:
-            raise ValueError(f"{name} must be at most {self.most}, not {value}")
+        if self.least is not None:
+            if type(value) is not int:
+                raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
+            if value < self.least:
+                limit = f"be at least {self.least}" if self.least else "not be negative"
+                raise ValueError(f"{name} must {limit}, not {value}")
+            if self.most is not None and value > self.most:
+                raise ValueError(f"{name} must be at most {self.most}, not {value}")
 
 
 def option(help: str, default: Any = MISSING, **said: Any) -> Any:
@@ -58,19 +57,18 @@ def option(help: str, default: Any = MISSING, **said: Any) -> Any:
 
 
 def several(help: str, default: tuple[str, ...], *, flag: str, between: str = BETWEEN, **said: Any) -> Any:
-    """Declare a field of several texts, separated by commas; each may name a file."""
+    """Declare a field of several texts with commas between them; each may name a file."""
     parse = partial(listed, flag, between=between)
     how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
     return option(f"{help}; several with commas.", default, **how, **said)
 
 
 def again(kind: type[Declared], name: str, default: Any = MISSING, **said: Any) -> Any:
-    """Repeat an option of another class with another default and the changes in ``said``."""
+    """Repeat an option of another class with these changes."""
     return field(default=default, metadata={"option": replace(options_of(kind)[name], **said)})
 
 
 def options_of(kind: type[Declared]) -> dict[str, Option]:
-    """Return the options among the fields of a class."""
     return {each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata}
 
 
@@ -80,12 +78,12 @@ class Declared:
 
     @classmethod
     def check_names(cls, what: str, given: Mapping[str, Any]) -> None:
-        """Raise ValueError if an option does not exist."""
+        """Check that options of these names exist."""
         for name in given:
             lookup(what, name, dict.fromkeys(each.name for each in fields(cls)))
 
     def check(self) -> None:
-        """Raise ValueError if a value is not allowed; None is allowed as a default."""
+        """Check the values; None is allowed as a default."""
         for each in fields(self):
             value = getattr(self, each.name)
             if "option" in each.metadata and (value is not None or each.default is not None):
@@ -93,7 +91,7 @@ class Declared:
 
 
 def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
-    """Parse the text of a flag; an error names the flag."""
+    """Parse a text; an error names the flag."""
     try:
         return parse(text)
     except ValueError as error:

@@ -1,16 +1,14 @@
 """Fuse tensors: decide where to cut the flat buffer into buckets, by pure functions of the layout.
 
-Most policies fuse whole layers: they group consecutive layers with parameters by their sizes, in forward order. Fusion
-by time (``BY_TIME``) uses the times when layers are ready, from last to first, and the network's cost.
-
-You can write a policy as a pure function in a file, ``--fusion mine.py:cut``. It returns the elements of the flat
-buffer where buckets begin, for example one at each fourth layer:
+Most policies group consecutive layers with parameters by their sizes, in forward order. Fusion by time (``BY_TIME``)
+uses the times when layers are ready, from last to first, and the network's cost. Your function in a file, ``--fusion
+mine.py:cut``, returns the elements of the flat buffer where buckets begin, for example one at each fourth layer:
 
     def cut(layout, times, network):
         return [layout.begin(call) for call in layout.begins if call % 4 == 0]
 
 ``layout`` maps layer calls to their tensors, ``times`` has their forward and backward times, and ``network(nbytes)``
-returns the seconds of an all-reduce of ``nbytes`` bytes.
+returns the seconds of an all-reduce.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +39,6 @@ class PassTimes(NamedTuple):
 
 
 def is_by_time(policy: str) -> bool:
-    """Return whether a policy needs times."""
     return policy in BY_TIME or is_in_file(policy)
 
 
@@ -51,10 +48,7 @@ def check_file(policy: str) -> None:
 
 
 def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
-    """Return the cut that a time-based policy chooses, as ``at:`` and elements, which ``borders`` reads.
-
-    Raises ValueError if a user's function fails or returns no elements of the flat buffer.
-    """
+    """Return the cut that a policy by time chooses, as ``at:`` and elements. Raises ValueError for a user's function."""
     if is_in_file(policy):
         call = load(source_of(policy, "fusion", "cut"))
         with telling(f"fusion {policy!r} fails"):
@@ -73,17 +67,16 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
     """Merge consecutive layers if waiting costs less than another start-up.
 
-    A layer joins the previous group if both hold: the layer is ready before that group's all-reduce would end; and that
-    all-reduce has not begun by then, or is delayed by less than the start-up latency, ``cost(0)``.
+    A layer joins the previous group if it is ready before that group's all-reduce would end, and delays its begin by
+    less than the start-up latency, ``cost(0)``.
 
     Source: MG-WFBP, algorithm 1.
 
     >>> mg_wfbp([10, 0, 10, 10], [3.6, 2.5, 2.0, 1.0], lambda nbytes: 1.5 + 0.01 * nbytes)
     [[0], [2, 3]]
     """
-    free_s = 0.0  # when the link is free for the group
+    free_s, size = 0.0, 0  # when the link is free for the group
     groups: Groups = []
-    size = 0
     for layer in reversed(with_parameters(nbytes)):
         if groups:
             begin_s = max(free_s, ready_s[groups[0][0]])
@@ -99,18 +92,17 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Grou
 
 
 def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
-    """Fuse the layers that are ready when a cycle begins into one buffer, or into several full ones.
+    """Fuse the layers that are ready when a cycle begins, into one buffer or several full ones.
 
-    Cycles begin on a beat of one millisecond, or immediately if the previous cycle took longer.
+    Cycles begin on a beat of one millisecond, or immediately if the previous one took longer.
 
     Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
 
     >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1002, 0.1001], lambda nbytes: 0.15)
     [[0], [2, 3]]
     """
-    layers = with_parameters(nbytes)[::-1]
+    layers, now_s = with_parameters(nbytes)[::-1], 0.0
     groups: Groups = []
-    now_s = 0.0
     while layers:
         now_s = max(now_s, ceil(ready_s[layers[0]] / CYCLE_S) * CYCLE_S)
         ready = [layer for layer in layers if ready_s[layer] <= now_s]
@@ -155,8 +147,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
     Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
     ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's buckets;
-    ``at:N,N,...``: at these elements. Raises ValueError if the policy cannot be read, or asks for more buckets than
-    there are layers or than a run can handle.
+    ``at:N,N,...``: at these elements. Raises ValueError if the policy cannot be read or makes too many buckets.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]
@@ -178,7 +169,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
 
 def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
-    """Close buckets from the end of the flat buffer when they are large enough; the first one early.
+    """Close buckets when they are large enough, from the end of the flat buffer; the first one early.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp; DistributedDataParallel.
     """
@@ -192,7 +183,7 @@ def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
 
 
 def elements(policy: str, argument: str, layout: Layout) -> list[int]:
-    """Parse given borders. Raises ValueError if they are no elements of the flat buffer."""
+    """Parse borders. Raises ValueError if they are no elements of the flat buffer."""
     last, found = max(1, layout.count) - 1, list[int]()
     for text in argument.split(","):
         number = whole_number(text)
@@ -206,9 +197,7 @@ def elements(policy: str, argument: str, layout: Layout) -> list[int]:
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     """Group layers by the bytes of their parameters, in forward order. Raises as ``borders``.
 
-    Args:
-        policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a size
-        such as ``25MB``.
+    The policy is ``none`` (one layer per bucket), ``layers:K``, ``buckets:N``, or a size such as ``25MB``.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]
@@ -229,7 +218,7 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 
 
 def size_of(policy: str, size: str) -> int:
-    """Return the bytes that a policy names. Raises ValueError if they cannot be read or are zero."""
+    """Return the bytes that a policy names. Raises ValueError."""
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED and name != "ddp":
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
@@ -244,7 +233,7 @@ def size_of(policy: str, size: str) -> int:
 
 
 def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Groups:
-    """Make exactly ``count`` buckets; each border is nearest to its equal share of bytes."""
+    """Make ``count`` buckets; each border is nearest to its equal share of bytes."""
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))

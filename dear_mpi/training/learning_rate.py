@@ -7,7 +7,7 @@
           +--------|------------|
                  warmup     iterations
 
-The first iteration that is not run would have the floor, so every rate is above zero. Later ones keep the last rate.
+The first iteration that is not run would have the floor: every rate is above zero. Later ones keep the last rate.
 
 Sources: Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et al., Accurate,
 Large Minibatch SGD, 2017, section 2.2.
@@ -59,7 +59,7 @@ class Constant:
         return self.decayed(left / (self.iterations - self.warmup))
 
     def decayed(self, left: float) -> float:
-        """Return the rate when the share ``left`` of the decay remains: 1 in its first iteration, 1 / T in its last."""
+        """Return the rate when a share of the decay is left: 1 in its first iteration, 1 / T in its last."""
         return self.lr
 
 
@@ -101,9 +101,7 @@ DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine
 
 
 def rates_of(rate: Rate) -> str:
-    """Describe a learning rate for comparison between ranks: its first 1000 values, in words and by checksum.
-
-    Raises ValueError if a value is not finite and above zero, or ``rate`` is no function, or fails.
+    """Describe a learning rate for comparison between ranks, by its first 1000 values. Raises ValueError.
 
     >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
     '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'
@@ -118,7 +116,7 @@ def rates_of(rate: Rate) -> str:
 
 
 def checked(rate: Rate, iteration: int) -> float:
-    """Return a rate's value after checking that an optimiser can use it."""
+    """Return a rate's value, if an optimiser can use it. Raises ValueError."""
     with telling(f"learning_rate fails in iteration {iteration}"):
         value = rate(iteration)
     if not isinstance(value, Real) or not 0 < value < math.inf:

@@ -7,7 +7,7 @@ Marks come from a stream or the virtual clock. Reading a GPU's mark blocks until
 mark before its iteration is over. The main thread and the engine append to separate lists, so neither waits.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -85,9 +85,6 @@ class Log:
         return event
 
 
-COUNTS_AS = {"weights": "backward"}  # a kind, and the kind that contains it
-
-
 class Times(NamedTuple):
     """Split the seconds of one iteration on this rank; ``exposed_s``: waiting for communication."""
 
@@ -97,25 +94,22 @@ class Times(NamedTuple):
     exposed_s: float
 
 
-def fold(
-    events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any], found: dict[Any, Any] | None = None
-) -> dict[Any, Any]:
-    """Add up the seconds of events by a key, on top of earlier sums, ``found``."""
-    found = {} if found is None else found
-    for event in events:
-        key = by(event)
-        found[key] = found.get(key, 0.0) + seconds(event.begin, event.end)
-    return found
-
-
 def kind_of(event: Event) -> str:
-    return COUNTS_AS.get(event.kind, event.kind)
+    return "backward" if event.kind == "weights" else event.kind
+
+
+def fold(events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any] = kind_of) -> dict[Any, Any]:
+    """Add up the seconds of events by a key."""
+    found: dict[Any, Any] = defaultdict(float)
+    for event in events:
+        found[by(event)] += seconds(event.begin, event.end)
+    return found
 
 
 def times_of(record: Record, seconds: Seconds) -> Times:
     """Return the times of a finished iteration, without waits between iterations."""
-    taken = fold(record.within, seconds, kind_of)
-    return Times(seconds(record.begin, record.end), *(taken.get(kind, 0.0) for kind in ("forward", "backward", "wait")))
+    taken = fold(record.within, seconds)
+    return Times(seconds(record.begin, record.end), taken["forward"], taken["backward"], taken["wait"])
 
 
 def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:

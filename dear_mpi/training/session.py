@@ -55,7 +55,7 @@ class Session:
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
-        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see ``dear_mpi.models.layer``.
+        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
         calls: indices of the layers in execution order, default: as in ``layers``; a layer may run several times.
         schedules: several schedules that take turns on the model.
@@ -66,7 +66,7 @@ class Session:
         MismatchError: the ranks differ in their options or in their parameters.
     """
 
-    passes: Model | None = None  # runs the passes, if it is no loop over the layers
+    passes: Model | None = None  # runs the passes, unless they are a loop over the layers
     threads = THREADS
     open_streams = staticmethod(open_streams)
 
@@ -106,7 +106,7 @@ class Session:
             self.stack, self.closed = stack.pop_all(), False
 
     def build(self, calls: Sequence[int] | None) -> dict[str, Any]:
-        """Make all objects that need no communication; return the facts that must be equal on all ranks."""
+        """Make all objects that need no communication; return the facts that ranks compare."""
         layers = in_order(self.layers, calls)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
@@ -148,16 +148,13 @@ class Session:
         return found
 
     def flush(self) -> None:
-        """Finish pending work: afterwards all parameters are up to date. Raises errors of the last iteration.
-
-        Call it on all ranks.
-        """
+        """Finish pending work: afterwards all parameters are up to date. Raises errors of the last iteration."""
         if not self.group.fabric.common:  # then ranks ask each other about their gradients
             self.attendance.meet("flush")
         self.group.flush()
 
     def cut(self, fusion: str) -> None:
-        """Continue with other buckets; all memory stays in place. Raises ArgumentError if the policy is not allowed."""
+        """Continue with other buckets. Raises ArgumentError if the policy is not allowed."""
         self.check_open()
         self.attendance.meet("cut")
         self.decisions.cut(fusion)
@@ -169,7 +166,7 @@ class Session:
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """Return the speeds of all ranks, for splitting a batch for ``step``; None if they are equal."""
+        """Return the speeds of all ranks, to split batches by; None if they are equal."""
         return self.group.owners.weights
 
     def parameters_sha256(self) -> str:
@@ -215,10 +212,10 @@ class Session:
         self.attendance.meet(place)
         self.flush()
         self.group.settle()
-        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
 
         def facts() -> dict[str, str]:
-            return {"call": place} | {name: f"checksum {checksum(each.value)}" for name, each in named}
+            named = {f"parameter {number} ({each.name})": each.value for number, each in enumerate(self.parameters)}
+            return {"call": place} | {name: f"checksum {checksum(value)}" for name, value in named.items()}
 
         agree(self.world.transport, DIFFER, facts)
 
@@ -244,13 +241,13 @@ class Session:
             self.group.leave()
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Free the plans, except after an error of a single rank: its peers may never answer."""
+        """Free the plans, except after an error of one rank: its peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.group.plans.close()
 
 
 def model_of(layers: Sequence[Layer], loss: Loss) -> str:
-    """Describe the model facts that ranks compare, except parameter bytes; of large models only the first ones."""
+    """Describe the model for a comparison of ranks, except the values of parameters."""
     parameters = [
         f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
         + " frozen" * (not parameter.trained)
@@ -258,17 +255,16 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
         for number, layer in enumerate(layers)
         for parameter in layer.parameters
     ]
-    text = f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}"
-    return shortened(text)
+    return shortened(f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}")
 
 
 def shortened(text: str) -> str:
-    """Return a text that ranks compare, and that fits a message: the end of a long one is a checksum."""
+    """Return a text that ranks compare; the end of a long one is a checksum."""
     return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
 def number_of_targets(total: Any) -> int:
-    """Convert a number, or a tensor with one, to an integer. Raises ValueError if it is not whole, or negative."""
+    """Convert a number, or a tensor with one, to an integer. Raises ValueError."""
     with suppress(TypeError, ValueError, OverflowError):
         if int(total) == total and total >= 0:
             return int(total)

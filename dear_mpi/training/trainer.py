@@ -5,16 +5,16 @@ A gradient's path: a backward pass writes it into its bucket and calls ``gradien
 
 Layer calls may run in any order, but hooks run in one order, equal on all ranks:
 
-    forward    before a layer call begins, the hooks of all earlier layer calls are called.
-    backward   the gradients of a layer call are handed on after the gradients of all later layer calls.
+    forward    before a layer call begins, the hooks of all earlier ones are called.
+    backward   the gradients of a layer call are handed on after those of all later ones.
 
-No rank can deadlock: the dry run has shown that the schedule never waits forever in hooks of this order, and a gradient
-that is not ready is held back on its rank only, at most until the backward pass ends; then it is zero. (PyTorch's DDP
-holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
+No rank can deadlock: the dry run has shown that the schedule never waits forever in this order. A gradient that is not
+ready is held back on its rank only, until the backward pass ends; then it is zero (as in PyTorch's DDP: Li et al., VLDB
+2020, section 3.2.3).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
-from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed, Step
 from dear_mpi.training.log import EXCHANGE, Times, times_of
@@ -41,13 +41,10 @@ class Model(Protocol):
         """Return why it cannot continue after ``forward``; all ranks then end with this iteration."""
 
     def forward(self, x: Array, trainer: "Trainer") -> Any:
-        """Return its output, or None if it cannot continue.
-
-        Call ``trainer.before_forward(call)`` before a layer call, or a later one, needs its parameters.
-        """
+        """Return the output. Call ``trainer.before_forward(call)`` before a layer call needs its parameters."""
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
-        """Write all gradients. Without ``dy`` any gradients will do.
+        """Write all gradients.
 
         Before a layer call, call ``trainer.before_backward(call)``; after it ``ran`` and ``gradients_ready``. If the
         order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
@@ -57,7 +54,7 @@ class Model(Protocol):
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
-    The events of an iteration, in this order; the events of a pass come ``accumulate`` times:
+    The events of an iteration; those of a pass come ``accumulate`` times:
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
@@ -94,12 +91,11 @@ class Trainer:
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
 
+        Returns the mean loss over the batch of the whole job, and the times.
+
         Args:
             x, targets: this rank's part of the batch.
-            total: the number of targets that count in the whole batch: the loss averages once, so parts may be unequal.
-
-        Returns:
-            The mean loss over the batch of the whole job, and the times.
+            total: targets that count in the whole batch: the loss averages once, so ranks may have unequal parts.
 
         Raises:
             TrainingError: the loss or a gradient is infinite or not a number, or ``total`` is wrong.
@@ -124,7 +120,7 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        """Split a batch along its first axis (examples); without a split, targets may have any shape."""
+        """Split a batch along its first axis, examples."""
         if self.accumulate == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
@@ -145,11 +141,10 @@ class Trainer:
 
     @property
     def last_part(self) -> bool:
-        """Return whether this pass completes the gradients of the batch."""
         return self.part == self.accumulate - 1
 
     def before_forward(self, call: int) -> None:
-        """Call the hooks of a layer call that is about to begin, after any missing hooks of earlier ones."""
+        """Call the hooks of a layer call that is about to begin, after the missing ones of earlier calls."""
         while self.running < call:
             self.after_forward()
             self.running, self.over = self.running + 1, False
@@ -180,10 +175,7 @@ class Trainer:
         self.begin_s = self.fabric.now()
 
     def gradients_ready(self, call: int) -> None:
-        """Hand on all ready gradients, up to the first call whose gradients are missing.
-
-        The schedule learns only of the last part.
-        """
+        """Hand on ready gradients, up to the first call that lacks them. The schedule learns only of the last part."""
         self.calls[call].check_written()
         self.written.add(call)
         while self.next in self.written:
@@ -195,7 +187,7 @@ class Trainer:
                 self.hook("after_backward", ready)
 
     def wrote(self, call: int) -> None:
-        """Note that a layer call ran backward and its gradients are ready; the model picks the next one."""
+        """Note that a layer call ran backward, in the model's order, and its gradients are ready."""
         self.ran("backward", call)
         self.gradients_ready(call)
         self.before_backward(self.next)
@@ -205,7 +197,6 @@ class Trainer:
         self.rules.end_backward([each.call for each in self.fabric.delayed])
 
     def end_iteration(self) -> tuple[float, Times]:
-        """Return the loss of the whole job and the times. Raises as ``iteration``."""
         loss = self.meter.read()
         self.fabric.log.end(self.fabric.now())
         self.check(loss)
@@ -214,7 +205,6 @@ class Trainer:
         return loss, self.times
 
     def ran(self, what: str, call: int) -> None:
-        """Log that a layer call ran since ``begin_s``."""
         self.fabric.log.did(what, call, self.begin_s, self.fabric.now())
 
     def hook(self, name: str, *call: int) -> None:
@@ -238,8 +228,8 @@ class Trainer:
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, only one of them may be in ``trouble``. Ranks may ask each other only
-        once all know of it: from the last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, one alone may be in ``trouble``. They ask each other only once all know:
+        from the last loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -261,8 +251,7 @@ class Trainer:
         return self.model.faults[:1] or [complaint for call in self.calls[:1] for complaint in call.complaints]
 
     def complain(self) -> dict[str, Any]:
-        said = [*self.complaints, *[self.trouble] * (not self.fabric.common and bool(self.trouble))]
-        if said:
+        if said := [*self.complaints, *filter(None, [self.trouble] * (not self.fabric.common))]:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}
 
@@ -281,9 +270,7 @@ class LayerLoop:
 
     def forward(self, x: Array, trainer: Trainer) -> Array:
         for number, call in enumerate(self.calls):
-            exchange = self.exchange(number, x, back=False)
-            trainer.before_forward(number)
-            x = self.received(number, exchange, x)
+            x = self.entered(number, x, trainer.before_forward, back=False)
             trainer.begin_s = self.fabric.now()
             x = call.forward(x, inspect=trainer.first)
             trainer.after_forward()
@@ -292,9 +279,7 @@ class LayerLoop:
     def backward(self, dy: Array, trainer: Trainer) -> None:
         for number in reversed(range(len(self.calls))):
             call = self.calls[number]
-            exchange = self.exchange(number, dy, back=True)
-            trainer.before_backward(number)
-            dy = self.received(number, exchange, dy)
+            dy = self.entered(number, dy, trainer.before_backward, back=True)
             call.before_backward(dy, inspect=trainer.debug or trainer.first)
             late = trainer.last_part and call.split and trainer.schedule.delays_weights(number)
             trainer.begin_s = self.fabric.now()
@@ -305,24 +290,21 @@ class LayerLoop:
             else:
                 trainer.gradients_ready(number)
 
-    def exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
-        """Start the exchange of a layer before a pass, if it has one."""
-        if not self.calls[number].exchanging:
-            return None
-        act, key = self.calls[number].exchange(given, back=back), (EXCHANGE, number)
-        label = f"exchange of layer {number}"
-        return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
-
-    def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
-        """Wait for an exchange and return the received data."""
-        if exchange is None:
+    def entered(self, number: int, given: Array, hook: Callable[[int], None], *, back: bool) -> Array:
+        """Call a trainer's hook, during the layer's exchange, if it has one; return the input of its pass."""
+        call = self.calls[number]
+        if not call.exchanging:
+            hook(number)
             return given
+        key, label, act = (EXCHANGE, number), f"exchange of layer {number}", call.exchange(given, back=back)
+        exchange = self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+        hook(number)
         self.fabric.wait_for(exchange)
-        found: Array = self.calls[number].received
+        found: Array = call.received
         return found
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
-        """Run the delayed half of a backward pass, when a hook of the schedule asks for it."""
+        """Run the delayed half of a backward pass, inside a hook of the schedule."""
         point, trainer.begin_s = trainer.rules.point, self.fabric.now()
         self.calls[number].backward_weights()
         trainer.ran("weights", number)

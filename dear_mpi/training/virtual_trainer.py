@@ -22,9 +22,9 @@ from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, Sequenced
-from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
+from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import KEPT, Log, Times, fold, kind_of
+from dear_mpi.training.log import KEPT, Event, Log, Times, fold
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -56,45 +56,18 @@ class Prediction:
     log: Log | None = None  # of the last iterations, if kept
 
 
-class Tally:
-    """Add up iterations on a virtual fabric from now on; all seconds are for all ranks, or for each."""
+def representative(own_s: Any, length_s: float, compute_s: Any) -> int:
+    """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
 
-    def __init__(self, fabric: VirtualFabric) -> None:
-        self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
-        self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0)
-
-    def add(self) -> None:
-        self.iterations += 1
-        fold(self.fabric.log.last.within, between, kind_of, self.taken_s)
-
-    @property
-    def length_s(self) -> float:
-        return last(self.fabric.now()) - last(self.begin_s)
-
-    def rank(self) -> int:
-        """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
-
-        It exists: the rank that was last at the beginning ends no later than the rank that is last at the end.
-        """
-        if isinstance(self.fabric.now(), float):  # one clock for all ranks
-            return 0
-        own_s, compute_s = self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"]
-        own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
-        lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s
-        least_s = lacks_s[lacks_s >= -tie_s].min()
-        near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
-        return int(np.argmax(np.where(near, compute_s, -1.0)))
-
-    def means(self) -> dict[str, float]:
-        rank, share = self.rank(), 1 / self.iterations
-        taken_s = {kind: share * of_rank(seconds, rank) for kind, seconds in self.taken_s.items()}
-        iteration_s = share * self.length_s
-        return {
-            **{f"{kind}_s": taken_s[kind] for kind in ("forward", "backward", "update")},
-            "exposed_s": taken_s["wait"],
-            "iteration_s": iteration_s,
-            "rest_s": max(0.0, iteration_s - sum(taken_s.values())),  # not -1e-17
-        }
+    It exists: the rank that was last at the beginning ends no later than the rank that is last at the end.
+    """
+    if isinstance(own_s, float):  # one clock for all ranks
+        return 0
+    own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
+    lacks_s, tie_s = length_s - own_s, TIE * length_s
+    least_s = lacks_s[lacks_s >= -tie_s].min()
+    near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
+    return int(np.argmax(np.where(near, compute_s, -1.0)))
 
 
 @dataclass(eq=False)
@@ -167,7 +140,6 @@ class VirtualTrainer(Trainer):
         fabric = VirtualFabric(rules, costs, kept=kept)
         calls = [VirtualCall(fabric, number) for number in range(len(costs.forward_s))]
         super().__init__(calls, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
-        self.virtual = fabric
         self.first = False  # no gradients to inspect, and no flush after that
 
     def warm_up(self) -> None:
@@ -254,19 +226,29 @@ def predict(
     if kind.foresees:
         trainer.schedule.take(best_order(trainer.schedule, rules, costs))
     trainer.warm_up()
-    tally = Tally(trainer.virtual)
-    for _ in range(round_up(iterations, rules.route.period)):
+    fabric, events, count = trainer.fabric, list[Event](), round_up(iterations, rules.route.period)
+    begin_s = fabric.now()
+    for _ in range(count):
         trainer.one()
-        tally.add()
-    means, sent_s = tally.means(), network_s(kind, rules.route, rules.buckets, costs.price)
+        events += fabric.log.last.within
+    own_s, length_s, share = fabric.now() - begin_s, last(fabric.now()) - last(begin_s), 1 / count
+    taken_s = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0) | fold(events, fabric.seconds)
+    rank = representative(own_s, length_s, taken_s["forward"] + taken_s["backward"])
+    mean_s = {kind: share * of_rank(seconds, rank) for kind, seconds in taken_s.items()}
+    sent_s = network_s(kind, rules.route, rules.buckets, costs.price)
     return Prediction(
         schedule=rules.name,
         route=rules.route.name,
         buckets=rules.buckets,
-        **means,
-        bound_s=float(kind.least(means["forward_s"], means["backward_s"], sent_s, costs.parts)),
+        iteration_s=share * length_s,
+        forward_s=mean_s["forward"],
+        backward_s=mean_s["backward"],
+        exposed_s=mean_s["wait"],
+        update_s=mean_s["update"],
+        rest_s=max(0.0, share * length_s - sum(mean_s.values())),  # not -1e-17
+        bound_s=float(kind.least(mean_s["forward"], mean_s["backward"], sent_s, costs.parts)),
         network_s=sent_s,
-        log=trainer.virtual.log if traced else None,
+        log=fabric.log if traced else None,
     )
 
 

@@ -1,20 +1,18 @@
 """Compare schedules, fusions and wire formats that take turns (``dear-mpi compare``).
 
-Candidates with bit-identical results train one model in turn. If wire formats or sync intervals lead to different
-results, each candidate trains a separate model from the same initial values, for equally many iterations. Turns have
-equal length and whole sync intervals of each candidate:
+Candidates with bit-identical results train one model in turn. Otherwise each trains a separate model from the same
+initial values, for equally many iterations. Turns have equal length, in whole sync intervals of each candidate:
 
     period 1     one not counted | 39 counted                                  of 40, where the longest period is 10
     period 10    10 not counted            | 10 counted | 10 counted | 10 counted
 
-Turns are short, so that other load on the machine affects all candidates equally. Uncounted iterations fill the
-pipeline.
+Turns are short: other load on the machine affects all candidates equally. Uncounted iterations fill the pipeline.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import lcm
@@ -33,10 +31,10 @@ from dear_mpi.training.plan_cost import communication, traffic
 from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.routes.route import WAYS
-from dear_mpi.training.routes.stages import Collective, Stage
+from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, Timing, describe, timing
-from dear_mpi.training.schedules import Schedule, find_schedules, own_fusion
+from dear_mpi.training.schedules import find_schedules, own_fusion
 from dear_mpi.training.virtual_trainer import predict
 
 BLOCK = 3  # counted iterations, or sync intervals, per turn
@@ -51,33 +49,27 @@ class Candidate:
 
     Attributes:
         policy: the cut of its buckets; for a policy by time or trials, the decided one.
-        figures: of all turns, when they are over.
         early: first turns that do not count, until sync intervals look alike.
+        figures: of all turns, when they are over.
     """
 
     def __init__(self, job: Job, name: str, fusion: str, label: str = "") -> None:
         self.job, self.name, self.fusion, self.label = job, name, fusion, label
-        self.schedule: type[Schedule] = job.schedules[name]
+        self.schedule, self.trainer = job.schedules[name], job.group.trainers[name]
         self.policy = own_fusion(fusion, self.schedule)
-        self.losses: list[float] = []
-        self.blocks: list[list[Times]] = []
+        self.losses, self.blocks = list[float](), list[list[Times]]()
         self.early, self.period = 0, job.group.route.period
-        self.waited_s: dict[str, float] = defaultdict(float)
+        self.waited_s = defaultdict[str, float](float)
         self.profiler = Profiler(job.group, name)
-
-    @property
-    def done(self) -> int:
-        return self.job.group.trainers[self.name].done
 
     def settle(self) -> None:
         """Iterate until all time-based decisions are made, then measure the network's cost."""
         self.enter()
         self.iterate(1)
-        decisions = self.job.decisions
-        while decisions.undecided(self.name):
+        while self.job.decisions.undecided(self.name):
             self.iterate(1)
         self.job.flush()
-        self.policy = decisions.fusion
+        self.policy = self.job.decisions.fusion
         fabric, started = self.job.group.fabric, (*self.schedule.collectives, *self.schedule.extras)
         self.network = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
@@ -92,7 +84,7 @@ class Candidate:
         """Run iterations; return the loss and the times of each."""
         fabric, found = self.job.group.fabric, []
         for _ in range(count):
-            found.append(self.job.iterate(self.name, *self.job.batch(self.done)))
+            found.append(self.job.iterate(self.name, *self.job.batch(self.trainer.done)))
             if counted:
                 for collective, seconds in waits_s(fabric.log.last, fabric.seconds).items():
                     self.waited_s[collective] += seconds
@@ -102,9 +94,9 @@ class Candidate:
     def turn(self, count: int) -> None:
         """Run ``count`` counted iterations after a sync interval (or one iteration) that fills the pipeline."""
         self.enter()
-        counted = self.done >= self.job.group.route.begin
+        counted = self.trainer.done >= self.job.group.route.begin
         first, done = self.iterate(self.period), self.iterate(count, counted=counted)
-        self.job.group.trainers[self.name].flush()
+        self.trainer.flush()
         self.early += not counted
         self.losses += [loss for loss, _ in done if counted]
         self.blocks.append([times for _, times in first + done])
@@ -117,8 +109,8 @@ class Candidate:
     def predicted_s(self) -> float:
         """Predict the iteration from measured compute and the cost of collectives without compute.
 
-        Updates on the main thread come between the passes, with all that is neither compute nor waiting: they delay a
-        concurrent collective, so their place makes no difference.
+        Updates on the main thread come between the passes, with all that is neither compute nor waiting: they delay
+        collectives, wherever they are.
         """
         group, costs = self.job.group, self.profiler.costs()
         if not group.route.updates_under_way:
@@ -130,17 +122,13 @@ class Candidate:
         """Return the seconds per iteration that compute waited for each collective, means over ranks."""
         route, own = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.waited_s.items():
-            own[self.labels(route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
+            if name in WAYS:  # a way without collectives waits for those before it
+                stages = [stage for stage in route.jobs[name][0] if isinstance(stage, Collective)]
+                name = " + ".join(stage.label for stage in stages or route.collectives("all_reduce"))
+            own[name] += seconds / len(self.losses)
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
-
-    def labels(self, stages: Iterable[Stage]) -> str:
-        """Name the collectives among some stages; for stages without any, the collectives before them."""
-        found = [stage for stage in stages if isinstance(stage, Collective)] or self.job.group.route.collectives(
-            "all_reduce"
-        )
-        return " + ".join(stage.label for stage in found)
 
     def row(self, first: Candidate) -> dict[str, Any]:
         """Report this candidate, compared with the first one of the same fusion."""
@@ -148,9 +136,7 @@ class Candidate:
         network_s = sum(self.network.values())
         hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / parts)
         hidden_s = min(max(0.0, network_s - figures.exposed_comm_s), hideable_s)  # updates may have hidden more
-        first_s, own_s = (
-            each.schedule.least(base.forward_s, base.backward_s, each.network, parts) for each in (first, self)
-        )
+        own_s = self.schedule.least(base.forward_s, base.backward_s, self.network, parts)
         return describe(self.job, self.name, figures) | {
             "iterations": len(figures.counted_s),
             "asked_iterations": self.job.config.iterations,
@@ -165,16 +151,13 @@ class Candidate:
             "rest_s": figures.rest_s,
             "predicted_s": self.predicted_s(),
             "hidden": hidden_s / hideable_s if hideable_s else None,
-            "ideal_speedup": first_s / own_s if own_s else 1.0,
+            "ideal_speedup": base.bound_s / own_s if own_s else 1.0,
             **compared(figures.steady_s, base.steady_s),
         }
 
 
 class Comparison:
     """Compare candidates. The constructor and ``run`` are collective.
-
-    Args:
-        fusions, wires: default to the ones in ``config``.
 
     Attributes:
         entries: for each candidate its asked fusion, and the settings of its job, if it has a separate one.
@@ -195,8 +178,8 @@ class Comparison:
         fusions: Sequence[str] = (),
         wires: Sequence[Wire] = (),
     ) -> None:
-        self.config, self.world, self.schedules = config, world, schedules
-        self.fusions, self.wires = fusions or (config.fusion,), wires or (config.wire,)
+        self.config, self.world, self.schedules = config, world, tuple(schedules)
+        self.fusions, self.wires = tuple(fusions) or (config.fusion,), tuple(wires) or (config.wire,)
         agree(world.transport, "compare", self.enter)
 
     def enter(self) -> dict[str, Any]:
@@ -212,20 +195,19 @@ class Comparison:
             for fusion in self.fusions
             for wire, name in pairs(self.wires, kinds)
         ]
-        routes = [config.find_route() for _, config in self.entries]
-        self.period = lcm(*(route.period for route in routes))
-        self.apart = self.period > 1 or len({config.wire for _, config in self.entries}) > 1
+        routes = [(config, config.find_route()) for _, config in self.entries]
+        self.period = lcm(*(route.period for _, route in routes))
+        self.apart = self.period > 1 or len({config.wire for config, _ in routes}) > 1
         self.turns = turns(self.config.iterations, self.period)
         self.steps = (1 + len(self.turns)) * len(self.entries)
         last = self.period * len(self.turns) + sum(self.turns[:-1])  # when the last turn begins to count
-        for (_, config), route in zip(self.entries, routes, strict=True):
+        for config, route in routes:
             if route.begin > last:
                 late = f"the rounds of schedule {config.schedule!r} begin then, and the last turn must count"
                 raise ValueError(f"iterations must be more than {self.config.iterations}: {late}")
-        return {"schedules": tuple(self.schedules), "fusions": tuple(self.fusions), "wires": tuple(self.wires)}
+        return {"schedules": self.schedules, "fusions": self.fusions, "wires": self.wires}
 
     def called(self, fusion: str, config: Config) -> str:
-        """Return the label that distinguishes a candidate."""
         wire = f", {config.wire_name}" * (len(self.wires) > 1)
         return f"{config.schedule}{wire}" + f", fusion {fusion}" * (len(self.fusions) > 1)
 
@@ -236,7 +218,7 @@ class Comparison:
 
         Args:
             progress: called after each turn with the candidate's name.
-            timeline: processes the timeline of each candidate's last turn, on rank 0.
+            timeline: processes the timeline of the last turns, on rank 0.
 
         Returns:
             For each candidate the keys of ``train``, and these:
@@ -250,11 +232,7 @@ class Comparison:
             ``hidden``: share of the communication that compute could hide; None if that is nothing.
             ``sent_bytes``: per iteration, of the rank that sends most; None if plans are no programs of messages.
             ``predicted_s``: from the virtual fabric.
-            ``loss``: of the schedule's iterations.
             ``accuracy``, ``params_sha256``: of the shared model, or of each candidate's model.
-
-        Raises:
-            AgreedError: the job refuses a setting.
         """
         with ExitStack() as stack:
             recorder = None if timeline is None else Recorder(self.world, timeline)
@@ -270,9 +248,9 @@ class Comparison:
                 each.settle()
                 progress(f"{each.label}, first iterations")
             if self.apart:
-                done = round_up(max(each.done for each in candidates), self.period)
+                done = round_up(max(each.trainer.done for each in candidates), self.period)
                 for each in awake(candidates):
-                    each.iterate(done - each.done)
+                    each.iterate(done - each.trainer.done)
                     each.job.flush()
             for turn, count in enumerate(self.turns):
                 for each in awake(candidates):
@@ -291,16 +269,14 @@ class Comparison:
 
 
 def awake(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the candidates one by one, each active on its stream."""
+    """Yield the candidates, each active on its stream."""
     for each in candidates:
         with each.job.group.streams.compute.use():
             yield each
 
 
 def turns(iterations: int, period: int = 1) -> list[int]:
-    """Return the counted iterations of each turn, in whole sync intervals.
-
-    A short turn comes first, because a timeline shows the last one.
+    """Return the counted iterations of each turn, in whole sync intervals; a timeline shows the last one, a full one.
 
     >>> turns(7), turns(35, 10)
     ([1, 3, 3], [10, 30])

@@ -1,9 +1,7 @@
-"""Train a model from a ``Config`` on one rank, and report it as a JSON object.
+"""Train a model from a ``Config`` on one rank, and report it as a JSON object, whose key names are a contract.
 
-The key names are a contract: scripts depend on them. Times are in seconds; iteration times are the slowest rank's.
-``compute_s`` and ``exposed_comm_s`` belong to the iteration of median length, on its slowest rank, without the first
-iterations of each block, which fill the pipeline. With sync intervals of ``period`` iterations, ``compare`` uses the
-mean iteration of the interval of median length.
+Iteration times are the slowest rank's. ``compute_s`` and ``exposed_comm_s`` belong to the iteration of median length,
+on its slowest rank; with sync intervals, to the mean iteration of the median interval in ``compare``.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ class Workload:
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """Make a built-in or user model on data, or a synthetic model.
-
-    Raises ValueError if a name is unknown, a file is unusable, model and data do not fit, or memory is too small.
-    """
+    """Make a built-in or user model on data, or a synthetic model. Raises ValueError, also if memory is too small."""
     rng = np.random.default_rng(config.seed)
     if kind_of(config.model) == "synthetic":
         return synthetic_workload(config, world, rng)
@@ -95,9 +90,9 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """Check that values, gradients and optimiser state of ``elements`` elements fit in the host's memory.
+    """Check that values, gradients and optimiser state of so many elements fit in the host's memory.
 
-    It ignores activations, buckets and the memory of GPUs.
+    It ignores activations and buckets.
     """
     dtype = DTYPES[config.dtype]
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
@@ -108,13 +103,10 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 class Job(Session):
-    """Train a model from a ``Config``. The constructor is collective.
-
-    Args:
-        schedules: names; all trainers share the model and the buckets, and may take turns.
+    """Train a model from a ``Config``, with schedules that may take turns. The constructor is collective.
 
     Raises:
-        ArgumentError: something in ``config`` is not allowed here, on this rank or on another one.
+        ArgumentError: something in ``config`` is not allowed, on this rank or on another one.
         MismatchError: the ranks were asked for different things, or read different data.
     """
 
@@ -125,7 +117,7 @@ class Job(Session):
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
 
     def prepare(self, world: World) -> dict[str, Any]:
-        """Make the model and its batches; return the facts that must be equal on all ranks."""
+        """Make the model and its batches; return the facts that ranks compare."""
         config = self.config
         self.workload = make_workload(config, world)
         facts = asdict(config) | {"model": self.workload.model}
@@ -156,17 +148,18 @@ class Job(Session):
             MismatchError: the parameters differ.
         """
         self.check_alike()
-        agree(self.world.transport, "training", self.check_parameters)
-        digest = {"params_sha256": self.parameters_sha256()}
-        agree(self.world.transport, "training", lambda: digest)
-        return {"accuracy": self.accuracy(), **digest}
+        digest: dict[str, Any] = {}
 
-    def check_parameters(self) -> dict[str, Any]:
-        for parameter in self.parameters:
-            if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
-                what = "is infinite or not a number after the last update"
-                raise ValueError(f"parameter {parameter.name} {what}: try a lower learning rate (--lr)")
-        return {}
+        def check() -> dict[str, Any]:
+            for parameter in self.parameters:
+                if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
+                    what = "is infinite or not a number after the last update"
+                    raise ValueError(f"parameter {parameter.name} {what}: try a lower learning rate (--lr)")
+            digest["params_sha256"] = self.parameters_sha256()
+            return digest
+
+        agree(self.world.transport, "training", check)
+        return {"accuracy": self.accuracy(), **digest}
 
     def accuracy(self) -> float | None:
         """Return the share of test targets that a classifier gets right; each rank tests a part. Collective.
@@ -191,7 +184,7 @@ class Job(Session):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold times of the iteration of median length, so that they add up; lists cover all iterations."""
+    """Hold times of the iteration of median length, which add up, and those of all iterations."""
 
     iteration_s: list[float]
     forward_s: float
@@ -203,7 +196,7 @@ class Timing:
 
     @property
     def rest_s(self) -> float:
-        """Return the time that is neither layers nor waiting, such as updates, the loss and packing."""
+        """Return the time of updates, the loss, packing and the like."""
         known_s = self.forward_s + self.backward_s + self.exposed_comm_s
         return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 
@@ -223,11 +216,11 @@ def timing(
 
     Args:
         blocks: series of iterations.
-        network: see ``communication`` in ``training/plan_cost.py``.
-        fill: uncounted iterations at the beginning of each block, which fill the pipeline; the last always counts.
+        network: see ``communication`` in ``training/profiler.py``.
+        fill: uncounted iterations at the beginning of each block; the last always counts.
         early: uncounted blocks at the beginning.
-        period: iterations of a sync interval, which differ from each other.
-        parts: number of parts of a batch.
+        period: iterations of a sync interval.
+        parts: of a batch.
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
