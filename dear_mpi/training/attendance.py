@@ -18,7 +18,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 
-BEHIND_S = 2.0  # of waiting, before a rank looks for one that left instead of beginning the same step
+BEHIND_S = 2.0  # of waiting, before a rank looks for one that left
 LEFT_S = 5.0  # for a rank that left after an error: its earlier messages may still be under way
 NAP_S = 1e-4
 END = "the end of the session"
@@ -26,11 +26,11 @@ END = "the end of the session"
 
 @dataclass(frozen=True)
 class Note:
-    """Record that a rank reached ``place``, or left it before the others because of an ``error``."""
+    """Record that a rank reached ``place``, or left before because of an ``error``."""
 
     rank: int
     steps: int  # begun so far
-    meetings: int  # places reached where all ranks meet, including this one
+    meetings: int  # places reached where all meet, with this one
     place: str
     error: str = ""
 
@@ -50,16 +50,16 @@ class Attendance:
         self.stack = ExitStack()
 
     def meet(self, place: str) -> None:
-        """Note that this rank reached a place where all meet after equally many steps."""
+        """Note that this rank reached a place where all meet."""
         self.meetings += 1
         self.noted += self.send(place)
-        self.transport.received_notes(self.tag)  # receive early, so that MPI need not keep them
+        self.transport.received_notes(self.tag)  # MPI need not keep them
 
     def send(self, place: str, error: str = "") -> bool:
         return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
 
     def doomed(self, waited_s: float) -> str:
-        """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
+        """Return why a rank that waited so long will wait forever; "" if it may not."""
         here = f"in or after call {self.steps} of step"
         for note in self.transport.received_notes(self.tag) if waited_s >= BEHIND_S else ():
             if note.error and waited_s >= LEFT_S:
@@ -69,7 +69,6 @@ class Attendance:
         return ""
 
     def ends(self) -> None:
-        """Note that the program ends without leaving the session."""
         if os.getpid() == self.process:
             last = getattr(sys, "last_value", "it came to its last line")
             self.send(END, f"its program has ended: {last!s:.200}")

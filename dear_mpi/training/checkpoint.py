@@ -6,9 +6,8 @@
     buffer.residual@2.1, ...     the buffers of a route that each rank keeps
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
-The state contains no buckets and no schedules, so training can continue with others. On another number of ranks,
-per-rank arrays are shared out: compression errors keep their sum, optimiser states their mean. The file is a NumPy npz,
-which has a checksum of each array. The previous checkpoint stays as FILE.old.
+Training can continue with other buckets and schedules. On another number of ranks, compression errors keep their sum,
+optimiser states their mean. The file is a NumPy npz with checksums; the previous one stays as FILE.old.
 """
 
 import json
@@ -41,28 +40,26 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # optimisers convert it to
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Describe a state."""
-
     names: list[str]  # tensors of the flat buffer
-    dtype: str  # type of the values
+    dtype: str  # of the values
     optimizer: str  # class name
     iterations: Count
     updates: Count
-    frozen: str  # SHA-256 of the untrained parameters, which are not saved and must be equal on restore
-    notes: Any  # the user's notes
+    frozen: str  # SHA-256 of the untrained parameters, which are not saved
+    notes: Any
     format: int = FORMAT
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
     own: tuple[str, ...] = ()  # per-rank arrays
-    equal: tuple[str, ...] = ()  # buffers of a route that are equal on all ranks
+    equal: tuple[str, ...] = ()  # buffers of a route
     loss_scale: LossScale | None = None
 
     def rows(self, name: str) -> list[str]:
-        """Return the names of an array's rows: one per rank where ranks differ."""
+        """Name an array's rows: one per rank if ranks differ."""
         return [f"{name}@{rank}" for rank in range(self.ranks)] if name in self.own else [name]
 
 
 def about_of(arrays: Mapping[str, Array]) -> About:
-    """Unpack the description of a state. Raises ValueError if it is none."""
+    """Unpack the description of a state. Raises ValueError."""
     if not isinstance(arrays, Mapping):
         raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
     about = None
@@ -77,7 +74,7 @@ def about_of(arrays: Mapping[str, Array]) -> About:
 
 
 def check(about: About, arrays: Mapping[str, Array], arena: Arena, parameters: Iterable[Parameter]) -> None:
-    """Check that a state belongs to the model trained here. Raises ValueError that names the difference."""
+    """Check that a state belongs to this model. Raises ValueError."""
     optimizer, shapes = arena.optimizer, arena.layout.shapes
     for what, found, due in (
         ("dtype", about.dtype, arena.values.dtype.name),
@@ -110,12 +107,12 @@ def frozen_sha256(parameters: Iterable[Parameter]) -> str:
 
 
 def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of an array in the file; NumPy's format does not know bf16."""
+    """Return the type of an array in the file, which knows no bf16."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def saved_by(group: WorkerGroup) -> dict[str, bool]:
-    """Return the names of the saved arrays except values, and whether each rank has its own."""
+    """Name the saved arrays except values, and tell whether each rank has its own."""
     own = group.proof.state == "own"
     return {f"state.{number}": own for number in range(len(group.arena.state))} | {
         f"line.{name}": kind == "own" for name, kind in group.route.buffers.items() if kind in ("own", "equal")
@@ -128,7 +125,7 @@ def broadcast(array: Array, transport: Transport, root: int = 0) -> None:
 
 
 def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> dict[str, Array]:
-    """Return the packed state of training after a flush, only its description unless ``keep``. Collective.
+    """Return the packed state after a flush, only its description unless ``keep``. Collective.
 
     Raises ArgumentError if JSON cannot hold the notes.
     """
@@ -164,10 +161,9 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
 
 
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
-    """Continue from a packed state on rank 0 and return its notes. Collective.
+    """Continue from a packed state on rank 0, named ``what``, and return its notes. Collective.
 
-    Buffers that this route does not keep are lost: rank 0 names them. Raises ArgumentError if the state belongs to
-    another model or optimiser. ``what`` names the state in messages.
+    Buffers that this route does not keep are lost: rank 0 names them. Raises ArgumentError for another model's state.
     """
     group.flush()
     transport, arena, saved = group.world.transport, group.arena, saved_by(group)
@@ -182,7 +178,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     def fill(name: str, buffer: Array, share: float = 1.0) -> None:
         """Fill an array as long as the flat buffer, from rank 0. Collective.
 
-        If each rank had its own and now has another, all ranks get ``share`` of the sum.
+        If ranks were others and had their own, each gets ``share`` of the sum.
         """
         if name not in about.own:
             for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
@@ -212,7 +208,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         if f"line.{name}" in kept:
             fill(f"line.{name}", buffer, 1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
-    from dear_mpi.reporting.terminal import note  # the rest of a session prints nothing
+    from dear_mpi.reporting.terminal import note  # the rest prints nothing
 
     own = [name for name in about.own if name in saved]
     if own and about.ranks != transport.size:
@@ -226,7 +222,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays; an existing file becomes FILE.old. Raises ValueError if it cannot be written."""
+    """Write arrays; an existing file becomes FILE.old. Raises ValueError."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
         with partial.open("wb") as file:
@@ -237,7 +233,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Read arrays from a file, or from FILE.old if a run ended between the two renames. Raises ValueError."""
+    """Read arrays from a file, or from FILE.old if a run ended between two renames. Raises ValueError."""
     found = path if path.exists() else older(path)
     if not found.exists():
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")

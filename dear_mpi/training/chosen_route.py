@@ -23,7 +23,7 @@ SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,i
 def chosen_route(
     options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], hosts: Sequence[int]
 ) -> tuple[Route, Proof]:
-    """Return the chosen route and its proof, for parameters of this type and ranks on these hosts."""
+    """Return the chosen route and its proof, for parameters of this type."""
     halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
     (first, own), *others = ((name, schedule.own_route()) for name, schedule in schedules.items())
     for name, other in others:
@@ -41,7 +41,7 @@ def chosen_route(
 def check_choice(
     options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
 ) -> Proof:
-    """Return the proof that a route trains and fits all choices; ``optimizer`` is None if unknown."""
+    """Prove that a route trains and fits all choices; ``optimizer`` is None if unknown."""
     for name, schedule in schedules.items():
         for what, known, least in (("collectives", WAYS, 1), ("extras", EXTRAS, 0)):
             found = getattr(schedule, what)
@@ -84,14 +84,14 @@ def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> No
 
 
 def serve_halves(algorithm: str) -> bool:
-    """Return whether the algorithm exists and has both halves of an all-reduce."""
+    """Tell whether the algorithm has both halves of an all-reduce."""
     with suppress(ValueError):
         return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
     return False
 
 
 def check_own(options: Exchange, schedule: str) -> None:
-    """Check that the user chose no route if the schedule defines one."""
+    """Check that the user chose no other route than the schedule."""
     chosen = [name for name in ("route", "update") if getattr(options, name) not in (None, FULL.name)]
     chosen += ["wire"] * is_code(options.wire)
     if chosen:
@@ -99,7 +99,7 @@ def check_own(options: Exchange, schedule: str) -> None:
 
 
 def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
-    """Check that gradients travel if their wire format differs from the parameters' type, or it only rounds them."""
+    """Check that a wire format does more than round each rank's own gradients."""
     if options.wire not in (None, dtype) and not route.sends_gradients:
         what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
         allowed = f"leave it out, or give {dtype}, the type of the parameters"
@@ -107,7 +107,6 @@ def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> No
 
 
 def check_wires(wires: Sequence[Wire]) -> None:
-    """Check that these wire formats exist and differ."""
     for wire in wires:
         Exchange(wire=wire).check()
     named = [wire for wire in wires if wire is not None]

@@ -2,7 +2,7 @@
 
 The check finds layers that compute with the memory that their values were moved from, and so would miss updates. Copies
 of the layer run while that memory holds other numbers; results must not change. Two fillings of opposite signs defeat
-masks such as max(h, 0); repeating the first detects random layers. These, and layers that cannot be copied, run forward
+masks such as max(h, 0); a repeated one detects random layers. These, and layers that cannot be copied, run forward
 while the memory is NaN.
 """
 
@@ -26,18 +26,18 @@ ALONE = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
-    """Copy a layer but share its parameters; each call restores the memory that it filled (``left``)."""
+    """Copy a layer, except its parameters and the memory that it must not use (``left``)."""
 
     def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
         self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)
         shared = {id(each): each for each in (*layer.parameters, *left)}
         self.useful = False
-        with suppress(Exception):  # a user's layer may hold anything that cannot be copied
+        with suppress(Exception):  # a user's layer may hold anything
             self.copies = self.each(lambda own: copy.deepcopy(own, dict(shared)))
             self.useful = True
 
     def forward(self, x: Array) -> tuple[Array, bool]:
-        """Run the layer; return its output, and whether that depends on the filling of the memory."""
+        """Return the layer's output, and whether it depends on the memory."""
         stale = self.differ(lambda layer: [layer.forward(x.copy())])
         if stale or self.useful:
             return self.layer.forward(x), stale
@@ -45,7 +45,7 @@ class Copies:
         return y, has_nan(y) and not has_nan(x)
 
     def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
-        """Return whether the arrays that ``run`` makes of each copy depend on the filling."""
+        """Return whether the arrays that ``run`` makes of each copy depend on the memory."""
         if not self.useful:
             return False
         first, other, again = self.each(run)
@@ -57,7 +57,7 @@ class Copies:
         return [self.filled(filling, run, layer) for filling, layer in zip(FILLINGS, self.copies, strict=True)]
 
     def filled(self, filling: float, run: Callable[[Any], Any], given: Any) -> Any:
-        """Return ``run(given)`` while the memory is full of other numbers."""
+        """Return ``run(given)`` while the memory has other numbers."""
         with ALONE:
             before = [array.copy() for array in self.left]
             for array, value in zip(self.left, before, strict=True):
@@ -74,7 +74,7 @@ def has_nan(array: Array) -> bool:
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether arrays are equal except for rounding, which may depend on alignment in memory."""
+    """Return whether arrays are equal except for rounding, which depends on alignment in memory."""
     for each, its in zip(some, others, strict=True):
         if not hasattr(each, "shape"):
             continue
@@ -96,7 +96,7 @@ WRITE = "write all of it (grad[...] = g)"
 class LayerCall:
     """Hold a layer at one position of the forward pass."""
 
-    number: int  # its position
+    number: int
     layer: Layer
     arena: Arena
     complaints: list[str]  # its faults; all layer calls of a model share the list
@@ -106,9 +106,9 @@ class LayerCall:
         self.split = is_split(self.layer) and bool(self.places)
         self.exchanging = is_exchanging(self.layer)
         self.received: Any = None  # by the last exchange
-        self.filled = False  # whether gradients were NaN before the layer wrote them
+        self.filled = False  # whether gradients were NaN before
         self.parts, self.kept = 0, list[Array]()  # of this batch, before the last; the sums of their gradients
-        self.copies: Copies | None = None  # of the layer, during inspection
+        self.copies: Copies | None = None  # during inspection
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
         """Run the layer; with ``inspect``, check that it computes with ``parameter.value``."""
@@ -124,7 +124,7 @@ class LayerCall:
         return y
 
     def exchange(self, given: Array, *, back: bool) -> Callable[[], None]:
-        """Return the engine's act that turns a pass's input into ``received``."""
+        """Return the engine's act that sets ``received``."""
         layer = cast(ExchangingLayer, self.layer)
         method = layer.exchange_backward if back else layer.exchange_forward
 
@@ -134,7 +134,7 @@ class LayerCall:
         return act
 
     def backward(self, dy: Array, *, late: bool = False) -> Array:
-        """Let the layer write its gradients, those of weights later if ``late``; return its input's gradient."""
+        """Let the layer write its gradients, those of weights later if ``late``; return that of its input."""
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 
@@ -159,7 +159,7 @@ class LayerCall:
         cast(SplitLayer, self.layer).backward_weights()
 
     def look(self, *, stale: bool) -> None:
-        """Complain if the layer's results depend on the memory that its values were moved from."""
+        """Complain if results depend on the memory that values were moved from."""
         for place in self.places if stale else ():
             if place.left is not None:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
@@ -169,7 +169,6 @@ class LayerCall:
             place.parameter.grad = place.grad
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
-        """Note where the layer's gradients go; fill them with NaN for an inspection."""
         self.bind()
         # Non-finite dy gives NaN in any case.
         self.filled = inspect and bool(self.places) and bool(array_module(dy).isfinite(dy).all())
@@ -177,14 +176,13 @@ class LayerCall:
             place.grad[...] = math.nan
 
     def check_written(self) -> None:
-        """Note the gradients that were not written to their places."""
         for place in self.places:
             if fault := self.fault(place):
                 place.grad[...] = math.nan  # so that all ranks learn of it
                 self.complain(place, fault)
 
     def after_backward(self, *, last: bool) -> None:
-        """Add the gradients of a part to the sum over earlier parts; at the end, add that sum and tied gradients."""
+        """Add up the gradients of parts; at the end, add tied gradients."""
         if last:
             for place, kept in zip(self.places, self.kept, strict=True) if self.parts else ():
                 place.grad += kept
@@ -226,7 +224,7 @@ def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
 
 
 def split_calls(layers: Sequence[Layer]) -> list[int]:
-    """Return the layers with trained gradients that have a backward pass in two halves. Raises ValueError."""
+    """Return the layers whose trained gradients come in two halves. Raises ValueError."""
     found = []
     for number, layer in enumerate(layers):
         try:

@@ -33,7 +33,7 @@ COMPARED = 1000  # updates
 
 @dataclass(frozen=True)
 class Constant:
-    """Keep the rate constant after the warm-up. Raises ValueError if a number is out of range.
+    """Keep the rate constant after the warm-up. Raises ValueError.
 
     >>> list(map(Constant(0.8, iterations=6, warmup=4), range(6)))
     [0.2, 0.4, 0.6000000000000001, 0.8, 0.8, 0.8]
@@ -59,7 +59,7 @@ class Constant:
         return self.decayed(left / (self.iterations - self.warmup))
 
     def decayed(self, left: float) -> float:
-        """Return the rate when a share of the decay is left: 1 in its first iteration, 1 / T in its last."""
+        """Return the rate when a share of the decay is left: 1 at first, 1 / T at last."""
         return self.lr
 
 
@@ -101,7 +101,7 @@ DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine
 
 
 def rates_of(rate: Rate) -> str:
-    """Describe a learning rate for comparison between ranks, by its first 1000 values. Raises ValueError.
+    """Describe a rate by its first 1000 values, for comparison between ranks. Raises ValueError.
 
     >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
     '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'
@@ -116,7 +116,7 @@ def rates_of(rate: Rate) -> str:
 
 
 def checked(rate: Rate, iteration: int) -> float:
-    """Return a rate's value, if an optimiser can use it. Raises ValueError."""
+    """Return a rate that an optimiser can use. Raises ValueError."""
     with telling(f"learning_rate fails in iteration {iteration}"):
         value = rate(iteration)
     if not isinstance(value, Real) or not 0 < value < math.inf:

@@ -124,7 +124,7 @@ class Exchange(Declared):
 
     @property
     def judged(self) -> bool:
-        """Return whether all gradients are checked before any is used."""
+        """Tell whether all gradients are checked before any is used."""
         return self.clip is not None or self.loss_scale != "none"
 
     @property
@@ -132,7 +132,7 @@ class Exchange(Declared):
         return self.route if self.route is not None else self.update or FULL.name
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """Return the chosen route. Raises ValueError. ``halves``: see ``routes/find.py``."""
+        """Return the chosen route; ``halves``: see ``routes/find.py``. Raises ValueError."""
         return find_route(self.route_name, wire=self.wire, halves=halves)
 
     def flat_type(self, route: Route, dtype: str) -> str:
@@ -184,8 +184,8 @@ class Options(Training):
 
     Attributes:
         optimizer: updates the parameters, for example ``Adam(lr=0.001)``; default ``SGD()``.
-        learning_rate: a function from the update number, counted from 0, to the learning rate, for example ``Cosine``;
-            default: the optimiser's rate. Ranks compare its first 1000 values. A skipped iteration has no update.
+        learning_rate: maps the update's number, from 0, to the learning rate, for example ``Cosine``; default: the
+            optimiser's. Ranks compare its first 1000 values. A skipped iteration has no update.
         statistic: checks all gradients before any is used, in addition to ``clip`` and ``loss_scale``.
     """
 
@@ -195,7 +195,6 @@ class Options(Training):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """Make options from the user's arguments. Raises ValueError."""
         cls.check_names("option", given)
         options = cls(**given)
         options.check()
@@ -218,7 +217,6 @@ class Options(Training):
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that ranks compare."""
         return {name: value for name, value in vars(self).items() if name != "update"} | {
             "optimizer": str(self.optimizer),
             "learning_rate": None if self.learning_rate is None else rates_of(self.learning_rate),

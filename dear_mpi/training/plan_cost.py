@@ -24,8 +24,8 @@ SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
     """Return the mean seconds per iteration of each collective, for all buckets in turn and without compute.
 
-    Collective, while nothing is under way: it overwrites gradients with zeros. The cost model of an emulated link does
-    not overlap steps: exact for the ring, pessimistic if many ranks send to one.
+    Collective, while nothing is under way; overwrites gradients. The model of an emulated link does not overlap steps:
+    exact for the ring, pessimistic if many ranks send to one.
     """
     link, hosts = fabric.world.link, fabric.world.transport.hosts
     found = dict.fromkeys(collectives, 0.0)
@@ -40,7 +40,7 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
 
 
 def share_of(fabric: LiveFabric, stage: Collective) -> float:
-    """Return the share of iterations that run this stage; of codes, by how often they have fitted so far."""
+    """Return the share of iterations that run this stage; of codes, that have fitted so far."""
     seen = sum(fabric.tally)
     return stage.share if stage.fits is None or not seen else fabric.tally[stage.fits] / seen
 
@@ -60,9 +60,9 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
 
 
 def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, float] | None:
-    """Return messages and bytes per iteration of the rank that sends most; None if a plan is no program of messages.
+    """Return messages and bytes per iteration of the rank that sends most, for prepared plans.
 
-    The plans must be prepared.
+    Returns None if a plan is no program of messages.
     """
     stages, period = [stage for each in collectives for stage in fabric.route.collectives(each)], fabric.route.period
     plans = [fabric.plan(stage, bucket) for stage in stages for bucket in fabric.buckets]
@@ -85,7 +85,7 @@ def network_of(link: Link, hosts: Sequence[int]) -> Network:
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
-    """Yield the cost of each plan on all ranks, in its chunks; equal plans are priced once."""
+    """Yield the cost of each plan on all ranks; equal plans are priced once."""
     found: dict[Hashable, Cost] = {}
     for plan in plans:
         call, hosts, rates = plan.call, tuple(plan.transport.hosts), plan.transport.rates
@@ -98,7 +98,7 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Return the seconds of a plan, modelled on an emulated link unless ``timed``. Collective; may zero its buffer."""
+    """Return a plan's seconds, modelled on an emulated link unless ``timed``. Collective; may zero its buffer."""
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -107,7 +107,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
 
 
 def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float:
-    """Return the best of a few runs, each as long as its slowest rank. Collective."""
+    """Return the best run, as long as its slowest rank. Collective."""
     gather, found = fabric.world.transport.gather_values, list[float]()
     for _ in range(repeats):
         gather(None)
@@ -118,13 +118,13 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
 
 
 class WirePrices:
-    """Price buckets on a job's network from two sizes of each collective, measured once."""
+    """Price buckets from two sizes of each collective, measured once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
         self.fabric, self.timed, self.costs = fabric, timed, dict[Collective, WireCost]()
 
     def of(self, names: Iterable[str]) -> Price:
-        """Return prices of these collectives and extras, equal on all ranks. Collective; overwrites gradients."""
+        """Return prices of collectives and extras, equal on all ranks. Collective; overwrites gradients."""
         for name in names:
             for stage in self.fabric.route.collectives(name):
                 if stage not in self.costs:
@@ -132,7 +132,7 @@ class WirePrices:
         return lambda stage, bucket: self.costs[stage](self.fabric.arena.nbytes_of(stage.buffer, bucket))
 
     def cost(self, stage: Collective) -> WireCost:
-        """Fit a line through two sizes. Collective."""
+        """Fit a line. Collective."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if stage.few:
             return WireCost(self.seconds(stage, grid), 0.0)

@@ -42,7 +42,7 @@ Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 class Tensor:
     """Describe a trained tensor; tied ones share a key. ``outputs``: see ``Parameter``.
 
-    ``own_cost`` is the cost of an update by its own optimiser, if it has one; see ``Optimizer.cost``.
+    ``own_cost`` is an update's cost by the tensor's own optimiser, if any; see ``Optimizer.cost``.
     """
 
     key: Index
@@ -70,31 +70,31 @@ class Use:
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
-    weights_s: Seconds = 0.0  # the part of backward_s for its second half, if the schedule could delay it
+    weights_s: Seconds = 0.0  # the part of backward_s in its second half
     exchange_s: Seconds = 0.0  # of its exchanges before both passes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Hold the measurements of a run: seconds of one rank, means over iterations."""
+    """Hold measurements: seconds of one rank, means over iterations."""
 
     model: Annotated[str, Meta(min_length=1)]
     device: str
     ranks: Count
-    rank: Index  # the one that was busy longest; the others wait for it
-    batch: Count | None  # examples per iteration of the whole job; None without data
-    accumulate: Parts  # number of parts of a batch; seconds are the sum over parts
+    rank: Index  # the busiest; the others wait for it
+    batch: Count | None  # examples of the whole job; None without data
+    accumulate: Parts  # parts of a batch, whose seconds add up
     dtype: str  # of the parameters
-    wire: str  # the wire format of gradients
+    wire: str  # of gradients
     schedule: str
     iterations: Count  # measured, without the first ones; half of them count
     update_s_per_element: Seconds
-    rest_s: Seconds  # of an iteration: neither a layer, nor an update, nor waiting, but the loss, packing, Python
+    rest_s: Seconds  # the loss, packing, Python
     uses: tuple[Use, ...]  # in forward order
-    forward_flops: Flops | None = None  # of one rank in an iteration, a multiply-add counting as two
+    forward_flops: Flops | None = None  # of one rank; a multiply-add counts as two
     code_factor: Seconds | None = None  # measured over nominal time of compression
     start_s: Seconds = 0.0  # until an idle engine begins
-    wake_s: Seconds = 0.0  # until the main thread continues after a wait
+    wake_s: Seconds = 0.0  # until a thread that waited continues
 
     @property
     def has_companions(self) -> bool:
@@ -107,8 +107,8 @@ class Profile:
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """Scale the layers to a machine whose passes take these seconds.
 
-        Updates, compression and the rest scale like the forward pass, and without ``backward_s`` also the backward
-        pass. Raises ValueError if a pass took no time and should take some.
+        The rest scales like the forward pass, as does the backward pass without ``backward_s``. Raises ValueError if a pass
+        took no time.
         """
         pairs = list(zip(self.passes_s, both_passes(forward_s, backward_s, self.passes_s), strict=True))
         if any(to and not of for of, to in pairs):
@@ -131,7 +131,7 @@ class Profile:
         )
 
     def costs(self, parts: int | None = None) -> Costs:
-        """Return the costs of layers, updates and the rest, for a batch in ``parts``."""
+        """Return the costs of layers, updates and the rest."""
         parts = parts or self.accumulate
         return Costs(
             forward_s=[use.forward_s / parts for use in self.uses],
@@ -151,12 +151,10 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """Write the profile to a file. Raises ValueError."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def check(self) -> None:
-        """Raise ValueError if values are meaningless."""
         for text in (self.model, self.schedule, *(use.name for use in self.uses)):
             if not text.isprintable():
                 raise ValueError(f"names must be printable, not {text!r:.200}")
@@ -178,7 +176,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile from a file; unknown keys are ignored. Raises ValueError."""
+    """Read a profile; unknown keys are ignored. Raises ValueError."""
     with reading("profile", path, "dear-mpi train --profile") as content:
         found = convert(content, Profile)
         found.check()

@@ -37,14 +37,14 @@ OF_NO_BUCKET = {kind for kind, _ in SUMS}
 
 
 def starts_s(record: Record) -> Iterator[float]:
-    """Yield the delays from handover to begin, for each time that the engine was idle."""
+    """Yield the delays from handover to begin, if the engine was idle."""
     for before, event in pairwise(record.engine):
         if event.since is not None and before.end <= event.since:
             yield event.begin - event.since
 
 
 def wakes_s(record: Record) -> Iterator[float]:
-    """Yield the delays from the end of a wait's operation until the main thread continued."""
+    """Yield the delays from the end of an operation until the thread that waited continued."""
     for wait in (event for event in record.within if event.kind == "wait"):
         ends = [
             event.end
@@ -60,7 +60,7 @@ def wakes_s(record: Record) -> Iterator[float]:
 __all__ = ["Profiler"]
 
 WARM = 2  # uncounted iterations, if there are more: the first one ends with a flush
-MOST = 1000  # the last iterations that are kept
+MOST = 1000  # kept iterations
 
 
 class Profiler:
@@ -99,7 +99,7 @@ class Profiler:
             self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
-        """Return the engine's seconds of compression in the last iteration, measured and nominal."""
+        """Return the last iteration's seconds of compression on the engine, measured and nominal."""
         group, measured_s, nominal_s = self.group, 0.0, 0.0
         size, share = group.world.size, share_served(group.world.transport.hosts)
         stages = {stage.label: stage for stage in group.route.stages if stage.compute_s(1, size)}
@@ -110,7 +110,7 @@ class Profiler:
         return measured_s, nominal_s
 
     def update_s_per_element(self) -> float:
-        """Return update seconds per element of the last two iterations; after a new cut the previous value."""
+        """Return update seconds per element of two iterations; after a new cut the previous value."""
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
             stream, events = group.streams.communication, [*before.engine, *last.engine]
@@ -158,10 +158,10 @@ class Profiler:
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Return layers, updates and the rest from the profile, and the cost of collectives without compute.
+        """Return the profile's costs, and those of collectives without compute.
 
-        Collective, while nothing is under way: it overwrites gradients. With ``timed`` collectives are measured on an
-        emulated link as well, including the hosts' overhead.
+        Collective, while nothing is under way; overwrites gradients. With ``timed`` collectives are also measured on an
+        emulated link, with the hosts' overhead.
         """
         group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
         prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
@@ -178,10 +178,9 @@ class Profiler:
         )
 
     def beside_layers(self, price: Price) -> Price:
-        """Return prices of collectives while layers compute. Collective; call it before the next cut.
+        """Return prices of collectives while layers compute. Collective, before the next cut.
 
-        One factor, the median over buckets, scales prices measured without compute. The rank with the least time
-        counts: early ranks wait for others.
+        One factor, the median over buckets, scales the given prices. The fastest rank counts: early ranks wait.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
         for name in group.schedules[self.schedule].collectives:

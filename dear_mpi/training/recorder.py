@@ -15,7 +15,7 @@ from dear_mpi.training.log import KEPT
 from dear_mpi.training.session import Session
 from dear_mpi.training.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
 
-Show: TypeAlias = Callable[[Timeline], object]  # processes the timeline of all ranks, for example writes it to files
+Show: TypeAlias = Callable[[Timeline], object]  # writes it to files, for example
 FACTS = (
     "model schedule fusion buckets algorithm update accumulate batch wire device ranks hosts transport emulated_link"
 )
@@ -24,13 +24,13 @@ FACTS = (
 def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
     """Flush and return the last iterations of all ranks as a run, by the clock of rank 0. Collective.
 
-    A ``clock`` made before the iterations knows the drift. Raises ClocksError, or ValueError without an iteration.
+    A ``clock`` made before knows the drift. Raises ClocksError, or ValueError without an iteration.
     """
     return merged(record(session, name, clock, kept=kept))
 
 
 def record(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> list[Recording]:
-    """Record as ``recorded``, but each rank by its own clock. Collective."""
+    """Record each rank by its own clock. Collective."""
     session.flush()
     transport, compute = session.world.transport, session.group.streams.compute
     if session.group.fabric.log.last.end is None:
@@ -45,9 +45,9 @@ def record(session: Session, name: str, clock: CommonClock | None = None, *, kep
 
 
 def first_noted(ranks: Sequence[Rank]) -> int:
-    """Return the first collective that some rank ran in its first iteration and that all ranks noted.
+    """Return the first collective that a rank ran in its first iteration and that all noted.
 
-    On other ranks it may have ended before; without notes, its waits cannot be attributed.
+    On other ranks it may have ended before; waits without notes cannot be attributed.
     """
     needed, known = list[int](), [0]
     for rank in ranks:
@@ -62,7 +62,7 @@ def without_notes_before(first: int, rank: Rank) -> Rank:
 
 
 def done_by(session: Session, *, kept: int = KEPT) -> Rank:
-    """Return this rank's last iterations, by its own clock."""
+    """Return this rank's last iterations."""
     transport, group = session.world.transport, session.group
     streams, log = group.streams, group.fabric.log
     zero = streams.compute.mark()
@@ -83,19 +83,19 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
 
 
 class Recorder:
-    """Record the runs of a job: construct it before the job, ``keep`` and ``show`` after its runs. Collective."""
+    """Record the runs of a job: construct it before the job, ``keep`` and ``show`` runs. Collective."""
 
     def __init__(self, world: World, show: Show) -> None:
         self.world, self.files = world, show
         self.clock, self.runs = CommonClock(world.transport), list[list[Recording]]()
 
     def keep(self, session: Session, name: str, *, kept: int = KEPT) -> list[Recording]:
-        """Flush, keep the last iterations as a run of this name, and return all ranks' recordings."""
+        """Flush, keep the last iterations, and return all ranks' recordings."""
         self.runs.append(record(session, name, self.clock, kept=kept))
         return self.runs[-1]
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let rank 0 show the runs, only its own if clocks cannot be compared. ``rows``: see ``describe``."""
+        """Let rank 0 show the runs, only its own if clocks cannot be compared. ``rows``: of ``describe``."""
         facts = common([{name: row[name] for name in FACTS.split()} for row in rows])
 
         def shown() -> str:

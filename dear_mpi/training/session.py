@@ -51,7 +51,7 @@ class Session:
     """Train a model on all ranks. The constructor and all methods are collective unless documented otherwise.
 
     Use it as a context manager: leaving it flushes, ends the engine and frees all plans. If one rank leaves early, the
-    others end the job: they would wait forever. Ranks that have waited 30 s for another one report it.
+    others end the job. Ranks that have waited 30 s for another one report it.
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
@@ -106,7 +106,7 @@ class Session:
             self.stack, self.closed = stack.pop_all(), False
 
     def build(self, calls: Sequence[int] | None) -> dict[str, Any]:
-        """Make all objects that need no communication; return the facts that ranks compare."""
+        """Make what needs no communication; return the facts that ranks compare."""
         layers = in_order(self.layers, calls)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
@@ -118,7 +118,7 @@ class Session:
 
     def open(self, engine: Engine) -> None:
         self.group.open(self.world, engine, self.loss, self.passes)
-        self.last = next(iter(self.schedules))  # of the last iteration
+        self.last = next(iter(self.schedules))
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """Run one iteration with the first schedule; return the mean loss over the whole batch.
@@ -142,7 +142,7 @@ class Session:
             self.flush()
             self.last = schedule
         x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
-        with np.errstate(all="ignore"), no_child_leaves():  # non-finite values are checked and reported once
+        with np.errstate(all="ignore"), no_child_leaves():  # checks report non-finite values once
             found = self.group.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
@@ -247,7 +247,7 @@ class Session:
 
 
 def model_of(layers: Sequence[Layer], loss: Loss) -> str:
-    """Describe the model for a comparison of ranks, except the values of parameters."""
+    """Describe the model, except the values of parameters."""
     parameters = [
         f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
         + " frozen" * (not parameter.trained)
@@ -259,12 +259,12 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text that ranks compare; the end of a long one is a checksum."""
+    """Return a text that ranks compare; a long one ends in a checksum."""
     return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
 def number_of_targets(total: Any) -> int:
-    """Convert a number, or a tensor with one, to an integer. Raises ValueError."""
+    """Convert a whole number, or a tensor with one. Raises ValueError."""
     with suppress(TypeError, ValueError, OverflowError):
         if int(total) == total and total >= 0:
             return int(total)

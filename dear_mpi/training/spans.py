@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Delimit an iteration, from the beginning of forward to the end of the last hook."""
+    """Delimit an iteration, from forward's beginning to the last hook's end."""
 
     number: int
     begin_s: float
@@ -56,7 +56,7 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning."""
+    """Record one rank by its clock, or all ranks if alike, ordered by beginning."""
 
     name: str
     iterations: tuple[Iteration, ...]
@@ -73,7 +73,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """Hold the lane ``steps`` by rank, and the messages with both ends known, from all ranks' notes."""
+    """Hold the lane ``steps`` by rank, and the messages with both ends known."""
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
     flows: list[Flow] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Run:
-    """Hold the last iterations of one schedule, on all ranks or on some of very many."""
+    """Hold the last iterations of one schedule, on all ranks or some of very many."""
 
     name: str  # unique within a timeline
     ranks: tuple[Rank, ...]
@@ -126,11 +126,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Hold runs and the facts common to them."""
+    """Hold runs and their common facts."""
 
-    live: bool  # whether times were measured; otherwise they are predicted
+    live: bool  # measured, or predicted
     runs: tuple[Run, ...]
-    facts: dict[str, Any] = field(default_factory=dict)  # names and values, such as the model and the network
+    facts: dict[str, Any] = field(default_factory=dict)  # such as the model and the network
 
 
 def name_of(step: StepSpan) -> str:
@@ -142,7 +142,7 @@ def name_of(step: StepSpan) -> str:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """Record one rank's last ``kept`` iterations; nothing may be under way. ``layers`` names each layer call."""
+    """Record one rank's last ``kept`` iterations, in which nothing is under way; ``layers`` are names."""
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)

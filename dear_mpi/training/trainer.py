@@ -14,7 +14,7 @@ ready is held back on its rank only, until the backward pass ends; then it is ze
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,7 +22,6 @@ from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
-from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed, Step
 from dear_mpi.training.log import EXCHANGE, Times, times_of
@@ -34,11 +33,11 @@ class TrainingError(AgreedError):
 
 
 class Model(Protocol):
-    """Run the passes of a model and report progress to a trainer: ``LayerLoop``, or the loop of a PyTorch user."""
+    """Run the passes of a model, and report to a trainer: ``LayerLoop``, or a PyTorch user's loop."""
 
     @property
     def faults(self) -> Sequence[str]:
-        """Return why it cannot continue after ``forward``; all ranks then end with this iteration."""
+        """Return why it cannot continue; all ranks then end with this iteration."""
 
     def forward(self, x: Array, trainer: "Trainer") -> Any:
         """Return the output. Call ``trainer.before_forward(call)`` before a layer call needs its parameters."""
@@ -63,7 +62,7 @@ class Trainer:
     In the first iteration, and always with ``debug``, gradients are NaN before layers write them.
 
     Args:
-        calls: the layer calls, ``LayerCall`` or ``VirtualCall``.
+        calls: of layers, ``LayerCall`` or ``VirtualCall``.
         meter: sums the losses of all ranks, ``LossMeter`` or ``VirtualMeter``.
         model: runs the passes; default: a loop over ``calls``.
     """
@@ -82,16 +81,16 @@ class Trainer:
     ) -> None:
         self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
-        self.model = model or LayerLoop(self.calls, self.fabric)
+        self.model = model or LayerLoop()
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
-        self.trouble = ""  # with this rank's gradients; the others learn of it with the next loss
+        self.trouble = ""  # with this rank's gradients
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
 
-        Returns the mean loss over the batch of the whole job, and the times.
+        Returns the mean loss over the whole batch, and the times.
 
         Args:
             x, targets: this rank's part of the batch.
@@ -120,7 +119,6 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        """Split a batch along its first axis, examples."""
         if self.accumulate == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
@@ -144,7 +142,7 @@ class Trainer:
         return self.part == self.accumulate - 1
 
     def before_forward(self, call: int) -> None:
-        """Call the hooks of a layer call that is about to begin, after the missing ones of earlier calls."""
+        """Call the hooks of a layer call that begins, after missing ones of earlier calls."""
         while self.running < call:
             self.after_forward()
             self.running, self.over = self.running + 1, False
@@ -153,14 +151,14 @@ class Trainer:
             self.begin_s = self.fabric.now()
 
     def after_forward(self) -> None:
-        """End the running layer call, if it is still open."""
+        """End the open layer call, if any."""
         if not self.over:
             self.ran("forward", self.running)
             self.over = True
             self.hook("after_forward", self.running)
 
     def end_forward(self) -> None:
-        """Call the hooks of layer calls that the forward pass skipped."""
+        """Call the hooks of skipped layer calls."""
         self.before_forward(len(self.calls) - 1)
         self.after_forward()
 
@@ -175,19 +173,19 @@ class Trainer:
         self.begin_s = self.fabric.now()
 
     def gradients_ready(self, call: int) -> None:
-        """Hand on ready gradients, up to the first call that lacks them. The schedule learns only of the last part."""
+        """Hand on ready gradients, up to the first call that lacks them, to the schedule in the last part."""
         self.calls[call].check_written()
         self.written.add(call)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
-            self.before_backward(ready)  # if its gradients came before a later layer call's
+            self.before_backward(ready)  # if it ran before a later layer call
             self.calls[ready].after_backward(last=self.last_part)
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
 
     def wrote(self, call: int) -> None:
-        """Note that a layer call ran backward, in the model's order, and its gradients are ready."""
+        """Note that a layer call ran backward, in the model's order."""
         self.ran("backward", call)
         self.gradients_ready(call)
         self.before_backward(self.next)
@@ -215,11 +213,11 @@ class Trainer:
         self.fabric.rules = self.rules
         self.hook("flush")
         self.rules.flushed()
-        for handle in self.fabric.late.values():  # used in later iterations, not now; other messages may travel then
+        for handle in self.fabric.late.values():  # other messages may travel then
             self.fabric.block(handle)
 
     def finish(self) -> None:
-        """Flush without the other ranks. Raises CollectiveError if they must start something for it."""
+        """Flush without the other ranks. Raises CollectiveError if they must start something."""
         if not self.rules.all_started:
             what = "starts some collectives only when parameters are needed, on all ranks"
             raise CollectiveError(f"schedule {self.rules.name!r} {what}: call session.flush() on all ranks before")
@@ -228,8 +226,8 @@ class Trainer:
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, one alone may be in ``trouble``. They ask each other only once all know:
-        from the last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, one alone may be in ``trouble``. They ask each other once all know: from the
+        last loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -265,48 +263,44 @@ class LayerLoop:
 
     faults: Sequence[str] = ()
 
-    def __init__(self, calls: Sequence[Any], fabric: Fabric) -> None:
-        self.calls, self.fabric = calls, fabric
-
     def forward(self, x: Array, trainer: Trainer) -> Array:
-        for number, call in enumerate(self.calls):
-            x = self.entered(number, x, trainer.before_forward, back=False)
-            trainer.begin_s = self.fabric.now()
+        for number, call in enumerate(trainer.calls):
+            x = self.entered(number, x, trainer, back=False)
+            trainer.begin_s = trainer.fabric.now()
             x = call.forward(x, inspect=trainer.first)
             trainer.after_forward()
         return x
 
     def backward(self, dy: Array, trainer: Trainer) -> None:
-        for number in reversed(range(len(self.calls))):
-            call = self.calls[number]
-            dy = self.entered(number, dy, trainer.before_backward, back=True)
+        for number, call in reversed([*enumerate(trainer.calls)]):
+            dy = self.entered(number, dy, trainer, back=True)
             call.before_backward(dy, inspect=trainer.debug or trainer.first)
             late = trainer.last_part and call.split and trainer.schedule.delays_weights(number)
-            trainer.begin_s = self.fabric.now()
+            trainer.begin_s = trainer.fabric.now()
             dy = call.backward(dy, late=late)
             trainer.ran("backward", number)
             if late:
-                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
+                trainer.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
             else:
                 trainer.gradients_ready(number)
 
-    def entered(self, number: int, given: Array, hook: Callable[[int], None], *, back: bool) -> Array:
-        """Call a trainer's hook, during the layer's exchange, if it has one; return the input of its pass."""
-        call = self.calls[number]
+    def entered(self, number: int, given: Any, trainer: Trainer, *, back: bool) -> Any:
+        """Call the hook of a pass, while the layer exchanges its input, if it does; return the input."""
+        call, fabric = trainer.calls[number], trainer.fabric
+        enter = trainer.before_backward if back else trainer.before_forward
         if not call.exchanging:
-            hook(number)
+            enter(number)
             return given
         key, label, act = (EXCHANGE, number), f"exchange of layer {number}", call.exchange(given, back=back)
-        exchange = self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
-        hook(number)
-        self.fabric.wait_for(exchange)
-        found: Array = call.received
-        return found
+        exchange = fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+        enter(number)
+        fabric.wait_for(exchange)
+        return call.received
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
-        """Run the delayed half of a backward pass, inside a hook of the schedule."""
-        point, trainer.begin_s = trainer.rules.point, self.fabric.now()
-        self.calls[number].backward_weights()
+        """Run the delayed half of a backward pass."""
+        point, trainer.begin_s = trainer.rules.point, trainer.fabric.now()
+        trainer.calls[number].backward_weights()
         trainer.ran("weights", number)
         trainer.gradients_ready(number)
         trainer.rules.point = point

@@ -1,7 +1,7 @@
 """Run a trainer on the virtual fabric: the dry run of a schedule before it trains, and the only predictor.
 
 A prediction is the mean length of the counted iterations, from the last rank's begin to the last rank's end, and one
-rank's activity in that time: ranks of different speeds may be last in turn.
+rank's activity: ranks of different speeds may be last in turn.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
 TIE = 1e-9  # relative difference below which times are equal
-UNFAIR = 0.02  # warn about a baseline whose buckets cost more than this share of its best time
-REACHED = 1.005  # an iteration up to this many times its bound reaches it
+UNFAIR = 0.02  # a baseline's buckets may cost this share of its best time
+REACHED = 1.005  # times its bound: an iteration that reaches it
 ALL_REACHED = "Each row reaches its schedule's bound: another schedule, other buckets or a faster network may help."
-FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration: none, two (the second has nothing to do), or one
+FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration
 WARM = 3  # iterations until the pipeline is full
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Prediction:
     backward_s: float
     exposed_s: float  # waiting for communication
     update_s: float  # of the optimiser
-    rest_s: float  # the loss, and the gap between the rank's time and the job's
+    rest_s: float  # with the gap between the rank's time and the job's
     bound_s: float
     network_s: Mapping[str, float]  # of each of the schedule's collectives, for all buckets
     log: Log | None = None  # of the last iterations, if kept
@@ -72,7 +72,7 @@ def representative(own_s: Any, length_s: float, compute_s: Any) -> int:
 
 @dataclass(eq=False)
 class VirtualCall:
-    """Simulate a layer call that only takes time."""
+    """Simulate a layer call, which only takes time."""
 
     fabric: VirtualFabric
     number: int
@@ -115,7 +115,7 @@ class VirtualCall:
 
 
 class VirtualMeter:
-    """Sum a loss of zero that may take time, at its place in the order."""
+    """Sum a loss of zero, which may take time."""
 
     trouble = False
 
@@ -134,7 +134,7 @@ class VirtualMeter:
 
 
 class VirtualTrainer(Trainer):
-    """Run iterations without arrays; ``rules`` has the buckets and the route."""
+    """Run iterations without arrays."""
 
     def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
@@ -147,7 +147,7 @@ class VirtualTrainer(Trainer):
             self.one()
 
     def mean_s(self) -> float:
-        """Return the mean seconds of the iterations of a sync interval, with a full pipeline."""
+        """Return the mean seconds of a sync interval's iterations, with a full pipeline."""
         self.warm_up()
         period = self.rules.route.period
         return sum(self.one().iteration_s for _ in range(period)) / period
@@ -169,8 +169,7 @@ def rehearse(
 
     Args:
         rules: new, with the buckets.
-        calls: layer calls in a forward pass.
-        split: the layer calls with a two-part backward pass.
+        calls: layer calls in a forward pass; those in ``split`` have a two-part backward pass.
         accumulate: forward passes in an iteration.
         order: decided from layer times, if any.
 
@@ -199,7 +198,7 @@ def rehearse(
 def in_time(rules: Rules, call: Callable[[], T]) -> T:
     """Return the result of a schedule's code, which may take any time while it proceeds from hook to hook.
 
-    Raises ScheduleError, which names the hook, if one takes too long or fails.
+    Raises ScheduleError, which names the hook.
     """
     try:
         return user_file.in_time(call, lambda: (rules.iteration, rules.point))
@@ -215,12 +214,12 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
 def predict(
     kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
 ) -> Prediction:
-    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError if it breaks a rule.
+    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError.
 
     Args:
         rules: new, with the buckets and the route.
-        iterations: the least number that count; rounded up to whole sync intervals.
-        traced: whether to keep the log of the last iterations.
+        iterations: the least number that count, in whole sync intervals.
+        traced: whether to keep the log.
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:
@@ -253,13 +252,13 @@ def predict(
 
 
 def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) -> dict[str, float]:
-    """Return the seconds of each of the schedule's collectives, for all buckets: the input of its bound."""
+    """Return the seconds of each of the schedule's collectives, for all buckets, as its bound needs."""
     sent = route.priced(price)
     return {each: sum(sent(each, bucket) for bucket in buckets) for each in kind.collectives}
 
 
 def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | None:
-    """Return the fastest of the orders that a schedule proposes, for ranks of equal speed."""
+    """Return the fastest order that a schedule proposes, for ranks of equal speed."""
     costs = replace(costs, compute=alike, noise=steady)
     fabric = VirtualFabric(rules.another(), costs)
 

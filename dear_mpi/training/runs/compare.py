@@ -43,14 +43,10 @@ BLOCK = 3  # counted iterations, or sync intervals, per turn
 class Candidate:
     """Run a schedule with its buckets on a job that others may share. The constructor and all methods are collective.
 
-    Args:
-        fusion: a policy, or ``own``.
-        label: its name in timelines.
-
     Attributes:
         policy: the cut of its buckets; for a policy by time or trials, the decided one.
         early: first turns that do not count, until sync intervals look alike.
-        figures: of all turns, when they are over.
+        figures: of all turns.
     """
 
     def __init__(self, job: Job, name: str, fusion: str, label: str = "") -> None:
@@ -63,7 +59,7 @@ class Candidate:
         self.profiler = Profiler(job.group, name)
 
     def settle(self) -> None:
-        """Iterate until all time-based decisions are made, then measure the network's cost."""
+        """Iterate until all is decided, then measure the network's cost."""
         self.enter()
         self.iterate(1)
         while self.job.decisions.undecided(self.name):
@@ -76,12 +72,11 @@ class Candidate:
         self.traffic = traffic(fabric, started)
 
     def enter(self) -> None:
-        """Cut the buckets of this candidate."""
+        """Cut this candidate's buckets."""
         if self.job.decisions.fusion != self.policy:
             self.job.cut(self.policy)
 
     def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
-        """Run iterations; return the loss and the times of each."""
         fabric, found = self.job.group.fabric, []
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(self.trainer.done)))
@@ -92,7 +87,7 @@ class Candidate:
         return found
 
     def turn(self, count: int) -> None:
-        """Run ``count`` counted iterations after a sync interval (or one iteration) that fills the pipeline."""
+        """Run ``count`` counted iterations after a sync interval that fills the pipeline."""
         self.enter()
         counted = self.trainer.done >= self.job.group.route.begin
         first, done = self.iterate(self.period), self.iterate(count, counted=counted)
@@ -122,7 +117,7 @@ class Candidate:
         """Return the seconds per iteration that compute waited for each collective, means over ranks."""
         route, own = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.waited_s.items():
-            if name in WAYS:  # a way without collectives waits for those before it
+            if name in WAYS:  # without collectives: waits for those before it
                 stages = [stage for stage in route.jobs[name][0] if isinstance(stage, Collective)]
                 name = " + ".join(stage.label for stage in stages or route.collectives("all_reduce"))
             own[name] += seconds / len(self.losses)
@@ -131,21 +126,19 @@ class Candidate:
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
 
     def row(self, first: Candidate) -> dict[str, Any]:
-        """Report this candidate, compared with the first one of the same fusion."""
+        """Report this candidate, compared with the first one of its fusion."""
         figures, base, parts = self.figures, first.figures, self.job.options.accumulate
         network_s = sum(self.network.values())
         hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / parts)
         hidden_s = min(max(0.0, network_s - figures.exposed_comm_s), hideable_s)  # updates may have hidden more
         own_s = self.schedule.least(base.forward_s, base.backward_s, self.network, parts)
-        return describe(self.job, self.name, figures) | {
+        return describe(self.job, self.name, figures, self.chosen) | {
             "iterations": len(figures.counted_s),
             "asked_iterations": self.job.config.iterations,
             "iteration_s": figures.counted_s,
             "loss": self.losses,
             "fusion": self.policy,
             "asked_fusion": self.fusion,
-            "buckets": len(self.chosen),
-            "chosen": self.chosen,
             "sent_bytes": None if self.traffic is None else self.traffic[1],
             "exposed_s": self.exposed_s(),
             "rest_s": figures.rest_s,
@@ -157,16 +150,13 @@ class Candidate:
 
 
 class Comparison:
-    """Compare candidates. The constructor and ``run`` are collective.
+    """Compare candidates. The constructor and ``run`` are collective, and raise AgreedError.
 
     Attributes:
-        entries: for each candidate its asked fusion, and the settings of its job, if it has a separate one.
+        entries: for each candidate its asked fusion, and its settings.
         apart: whether each candidate has a separate job.
         period: iterations after which all candidates end a sync interval.
         steps: number of ``progress`` calls.
-
-    Raises:
-        AgreedError: something is not allowed, or the ranks were asked for different things.
     """
 
     def __init__(
@@ -183,7 +173,7 @@ class Comparison:
         agree(world.transport, "compare", self.enter)
 
     def enter(self) -> dict[str, Any]:
-        """Find the candidates. Raises ValueError if settings have no meaning for a comparison."""
+        """Find the candidates. Raises ValueError if a setting does not apply."""
         for name in ("decay", "warmup"):
             if getattr(self.config, name) != getattr(Config, name):
                 raise ValueError(f"{name} does not apply to a comparison, whose turns are no whole run")
@@ -276,7 +266,7 @@ def awake(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 def turns(iterations: int, period: int = 1) -> list[int]:
-    """Return the counted iterations of each turn, in whole sync intervals; a timeline shows the last one, a full one.
+    """Return the counted iterations of each turn, in whole sync intervals; the last turn, in timelines, is full.
 
     >>> turns(7), turns(35, 10)
     ([1, 3, 3], [10, 30])
@@ -286,7 +276,7 @@ def turns(iterations: int, period: int = 1) -> list[int]:
 
 
 def compared(samples: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
-    """Return median, speed-up over the baseline and verdict, from ordered seconds of iterations or sync intervals."""
+    """Return median, speed-up over the baseline and verdict, from ordered seconds."""
     middle, speedup = median(samples), ratio(baseline, samples)
     low, high = round(speedup.low, 3), round(speedup.high, 3)  # as tables print them
     if samples is baseline:

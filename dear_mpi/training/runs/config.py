@@ -1,4 +1,4 @@
-"""Declare the choices of a training run: session options, a model, its data and its optimiser."""
+"""Configure a run: session options, a model, its data and its optimiser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = (
     "take time: TABLE is "
 )
 IN_FILE = "FILE.py:NAME"  # stands for all user models
-# Settings that train each model well on its usual data; flags override them.
+# Settings that train each model well on its usual data.
 PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
@@ -110,7 +110,6 @@ class Config(Training):
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 
@@ -119,7 +118,7 @@ class Config(Training):
         return self.wire or Exchange.find_route(self).wire or self.dtype
 
     def new_optimizer(self) -> Optimizer:
-        """Make the optimiser with the chosen settings. Raises ValueError."""
+        """Make the optimiser. Raises ValueError."""
         name, *texts = self.optimizer.split(":")
         kind = lookup("optimizer", name, ALL_OPTIMIZERS)
         plain, named = named_values(f"optimizer {name}", texts)

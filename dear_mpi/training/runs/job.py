@@ -47,18 +47,18 @@ REPORTED = "model fusion algorithm accumulate device dtype decay warmup batch se
 
 @dataclass(frozen=True)
 class Workload:
-    """Hold a model with its loss and its data; synthetic models have no data."""
+    """Hold a model with its loss and its data, if any."""
 
-    model: str  # for comparison between ranks: its name, or the checksum of a user's file
+    model: str  # its name, or the checksum of a user's file
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
     compute_time: ComputeTime | None = None  # of a synthetic model
-    slowness: float = 1.0  # compute time of this rank relative to others
+    slowness: float = 1.0  # of this rank relative to others
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """Make a built-in or user model on data, or a synthetic model. Raises ValueError, also if memory is too small."""
+    """Make a model on data, or a synthetic one. Raises ValueError, also if memory is too small."""
     rng = np.random.default_rng(config.seed)
     if kind_of(config.model) == "synthetic":
         return synthetic_workload(config, world, rng)
@@ -90,10 +90,7 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """Check that values, gradients and optimiser state of so many elements fit in the host's memory.
-
-    It ignores activations and buckets.
-    """
+    """Check that values, gradients and optimiser state fit in the host's memory, without activations and buckets."""
     dtype = DTYPES[config.dtype]
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     if config.find_route().update.shard:
@@ -129,7 +126,7 @@ class Job(Session):
         return facts
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
-        """Return this rank's inputs and targets, and the number of targets in the whole batch."""
+        """Return this rank's inputs and targets, and the whole batch's number of targets."""
         owners, workload = self.group.owners, self.workload
         if workload.compute_time is not None:
             workload.compute_time.pace = workload.slowness * owners.speeds[self.world.rank] * owners.ranks
@@ -164,7 +161,7 @@ class Job(Session):
     def accuracy(self) -> float | None:
         """Return the share of test targets that a classifier gets right; each rank tests a part. Collective.
 
-        Returns None if the model is no classifier, or if layers exchange: ranks have unequal parts.
+        None: the model is no classifier, or layers exchange, and ranks have unequal parts.
         """
         exchanging = any(is_exchanging(layer) for layer in self.layers)
         if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy) or exchanging:
@@ -191,7 +188,7 @@ class Timing:
     backward_s: float
     exposed_comm_s: float
     bound_s: float
-    counted_s: list[float] = field(repr=False)  # of iterations, without those that fill the pipeline
+    counted_s: list[float] = field(repr=False)  # without those that fill the pipeline
     steady_s: list[float] = field(repr=False)  # comparable: counted_s, or means of its sync intervals
 
     @property
@@ -224,10 +221,10 @@ def timing(
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
-        times = np.array(ranks)  # (ranks, iterations, times); an iteration's times come from one rank, so they add up
+        times = np.array(ranks)  # (ranks, iterations, times); those of one rank add up
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
-    steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
+    steady = counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
     # of median length, or the mean of the two in the middle
     _, forward_s, backward_s, exposed_s = middle(steady, (len(steady) - 1) // 2, by=0).tolist()
     return Timing(
@@ -241,8 +238,8 @@ def timing(
     )
 
 
-def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
-    """Return the keys that ``train`` and ``compare`` share."""
+def describe(job: Job, schedule: str, figures: Timing, chosen: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that ``train`` and ``compare`` share; ``chosen`` are the buckets' algorithms."""
     config, world, group = job.config, job.world, job.group
     rates = world.transport.rates
     return {
@@ -252,8 +249,8 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "route": group.route.name,
         "period": group.route.period,
         "optimizer": str(job.options.optimizer),
-        "chosen": group.fabric.chosen(job.schedules[schedule].collectives),
-        "buckets": len(group.buckets),
+        "chosen": chosen,
+        "buckets": len(chosen),
         "ranks": world.size,
         "weights": group.owners.weights,
         "hosts": world.ranks_per_host,

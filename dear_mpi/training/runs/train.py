@@ -23,19 +23,19 @@ from dear_mpi.training.trainer import TrainingError
 
 # A resumed run reaches the same bits with these settings, the model, wire format, optimiser, and as many ranks.
 DECIDES = "clip loss_scale weights fusion algorithm accumulate decay warmup context"
-FILL = 2  # uncounted iterations at the beginning and after a cut: the first ends with a flush
+FILL = 2  # uncounted iterations at first and after a cut
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Choose where and how often to write checkpoints, and whether to resume from the last one."""
+    """Choose where and how often to write checkpoints, and whether to resume."""
 
     path: Path
     every: int | None = None
     resume: bool = False
 
     def facts(self, rank: int) -> dict[str, Any]:
-        """Return the facts that must be equal on all ranks; rank 0 checks that the file can be written."""
+        """Return the facts that ranks compare; rank 0 checks the file."""
         if rank == 0:
             check_writable("--save", self.path)
             if not is_plain(self.path):
@@ -124,7 +124,7 @@ def train(
         schedule, trials, parts = job.schedules[name], decisions.tuning.trials, config.accumulate
         network = communication(fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [times], network, fill=fill, parts=parts)
-        report = describe(job, name, figures) | {
+        report = describe(job, name, figures, fabric.chosen(schedule.collectives)) | {
             "fusion": own_fusion(decisions.fusion, schedule),
             "tuner": config.fusion if trials else None,
             "tuned": [asdict(trial) for trial in trials],
@@ -142,7 +142,7 @@ def train(
 
 
 def facts_of(job: Job) -> dict[str, Any]:
-    """Describe a run for its checkpoint: its examples and their order, and the ``settings`` that decide its bits."""
+    """Describe a run for its checkpoint: its examples, their order, and what decides its bits."""
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name in DECIDES.split()}
@@ -155,7 +155,7 @@ def facts_of(job: Job) -> dict[str, Any]:
 def resumed(job: Job, path: Path) -> list[float]:
     """Resume from a checkpoint and return the losses before it; rank 0 prints changed settings. Collective.
 
-    Raises TrainingError if it belongs to a script's session, or to a run with other examples or another order.
+    Raises TrainingError if it is a script's, or of other examples or another order.
     """
     before, now = job.resume(path), facts_of(job)
     if not isinstance(before, dict) or not {"loss", *now} <= before.keys():
