@@ -3,7 +3,7 @@
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
 
-Only a rank that has waited for a while reads notes: iterations cost nothing extra. A slow rank sends none.
+Only a rank that waits reads notes: iterations cost nothing extra. A slow rank sends none.
 """
 
 import atexit

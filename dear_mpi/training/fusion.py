@@ -142,8 +142,8 @@ def fused(policy: str, layout: Layout) -> Cut:
 def borders(policy: str, layout: Layout) -> list[int]:
     """Return where a policy cuts the flat buffer, in elements. Raises ValueError.
 
-    Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
-    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's; ``at:N,N,...``.
+    Policies are those of ``fuse``; ``tensors``: a bucket per tensor, unless it is shorter than the grid; ``cut:SIZE``:
+    buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's; ``at:N,N,...``.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]

@@ -1,9 +1,8 @@
 """Run one layer call for the trainer: place its gradients and check them.
 
 The check finds layers that compute with the memory that their values were moved from, and so would miss updates. Copies
-of the layer run while that memory holds other numbers; results must not change. Two fillings of opposite signs defeat
-masks such as max(h, 0); a repeated one detects random layers. These, and layers that cannot be copied, run forward
-while the memory is NaN.
+of the layer run while that memory holds other numbers. Two fillings of opposite signs defeat masks such as max(h, 0); a
+repeated one detects random layers. These, and layers that cannot be copied, run forward while the memory is NaN.
 """
 
 import copy

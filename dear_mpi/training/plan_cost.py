@@ -1,4 +1,4 @@
-"""Price a job's plans: modelled on an emulated link, otherwise measured. Also count their messages."""
+"""Price a job's plans, by the model of an emulated link or by measuring; count their messages."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -141,7 +141,7 @@ class WirePrices:
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
     def seconds(self, stage: Collective, count: int) -> float:
-        """Time ``count`` elements, rounded up to equal parts. Collective."""
+        """Time ``count`` elements, rounded up. Collective."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)
         x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)

@@ -107,8 +107,8 @@ class Profile:
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """Scale the layers to a machine whose passes take these seconds.
 
-        The rest scales like the forward pass, as does the backward pass without ``backward_s``. Raises ValueError if a pass
-        took no time.
+        The rest scales like the forward pass, also the backward pass without ``backward_s``. Raises ValueError if a
+        pass took no time.
         """
         pairs = list(zip(self.passes_s, both_passes(forward_s, backward_s, self.passes_s), strict=True))
         if any(to and not of for of, to in pairs):

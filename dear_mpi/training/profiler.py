@@ -8,7 +8,7 @@
 
 The half of the iterations with middle lengths counts, without waits: its means add up, medians per layer would not.
 
-``starts_s`` and ``wakes_s`` are handover delays, until the interpreter and a core are free; a GPU's streams have none:
+``starts_s`` and ``wakes_s`` are handover delays, of Python threads only:
 
     main thread   hands over | computes, waits ......................................... | goes on
     engine        no work .......... start_s | begins ............... ends | wake_s

@@ -57,13 +57,13 @@ class Session:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
         loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        calls: indices of the layers in execution order, default: as in ``layers``; a layer may run several times.
+        calls: indices of the layers in execution order, perhaps several times; default: as in ``layers``.
         schedules: several schedules that take turns on the model.
         options: see ``Options``.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one.
-        MismatchError: the ranks differ in their options or in their parameters.
+        MismatchError: the ranks differ in their options or parameters.
     """
 
     passes: Model | None = None  # runs the passes, unless they are a loop over the layers
@@ -125,8 +125,8 @@ class Session:
 
         Args:
             x, targets: this rank's part of the batch, host arrays.
-            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch that count.
-                By default all ranks have as many as this one.
+            total: divisor of the summed loss, equal on all ranks: the targets of the whole batch that count. By
+                default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
@@ -135,7 +135,7 @@ class Session:
         return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """Run one iteration with a schedule, after a flush if the schedule changed; see ``Trainer.iteration``."""
+        """Run one iteration with a schedule, after a flush if it changed; see ``Trainer.iteration``."""
         self.check_open()
         self.attendance.steps += 1
         if schedule != self.last:
@@ -148,7 +148,7 @@ class Session:
         return found
 
     def flush(self) -> None:
-        """Finish pending work: afterwards all parameters are up to date. Raises errors of the last iteration."""
+        """Finish pending work, so that parameters are up to date. Raises errors of the last iteration."""
         if not self.group.fabric.common:  # then ranks ask each other about their gradients
             self.attendance.meet("flush")
         self.group.flush()
@@ -161,7 +161,7 @@ class Session:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return the parameters of all layers, in order. Not collective."""
+        """Return the parameters of all layers. Not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
     @property
@@ -181,14 +181,14 @@ class Session:
         return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
-        """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
+        """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import restore
 
         self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
-        """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
+        """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import snapshot, write
 
         self.check_alike("save")
@@ -196,7 +196,7 @@ class Session:
         by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
-        """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""
+        """Continue from a saved file; return its notes. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import read, restore
 
         self.attendance.meet("resume")
@@ -207,7 +207,7 @@ class Session:
     def check_alike(self, place: str = "check_alike") -> None:
         """Flush, end an open sync interval, and check that all ranks reach one place with equal parameters.
 
-        Raises MismatchError, which names a parameter.
+        MismatchError names a parameter.
         """
         self.attendance.meet(place)
         self.flush()

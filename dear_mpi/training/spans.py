@@ -30,7 +30,7 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS`` (``other``: a sum of the loss or of statistics), or in the lane ``steps`` one of
+    ``kind`` is one of ``KINDS`` (``other``: a sum of the loss or of statistics), in the lane ``steps`` one of
     ``collectives/plans/notes.py``.
     """
 
@@ -142,7 +142,7 @@ def name_of(step: StepSpan) -> str:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """Record one rank's last ``kept`` iterations, in which nothing is under way; ``layers`` are names."""
+    """Record one rank's last ``kept`` iterations, with names of layers; nothing may be under way."""
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
@@ -176,7 +176,7 @@ def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Map names to the value common to all rows, or to the list of values.
+    """Map names to the value common to all rows, or to all values.
 
     >>> common([{"model": "cnn", "schedule": "wfbp"}, {"model": "cnn", "schedule": "dear"}])
     {'model': 'cnn', 'schedule': ['wfbp', 'dear']}

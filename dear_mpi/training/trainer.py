@@ -8,9 +8,9 @@ Layer calls may run in any order, but hooks run in one order, equal on all ranks
     forward    before a layer call begins, the hooks of all earlier ones are called.
     backward   the gradients of a layer call are handed on after those of all later ones.
 
-No rank can deadlock: the dry run has shown that the schedule never waits forever in this order. A gradient that is not
-ready is held back on its rank only, until the backward pass ends; then it is zero (as in PyTorch's DDP: Li et al., VLDB
-2020, section 3.2.3).
+No rank can deadlock: the dry run has shown that the schedule never waits forever in this order. Other gradients are
+held back on their rank, until the backward pass ends; then they are zero (as in PyTorch's DDP: Li et al., VLDB 2020,
+section 3.2.3).
 """
 
 import math
@@ -40,13 +40,13 @@ class Model(Protocol):
         """Return why it cannot continue; all ranks then end with this iteration."""
 
     def forward(self, x: Array, trainer: "Trainer") -> Any:
-        """Return the output. Call ``trainer.before_forward(call)`` before a layer call needs its parameters."""
+        """Return the output. Call ``trainer.before_forward(call)`` before parameters are needed."""
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
         """Write all gradients.
 
-        Before a layer call, call ``trainer.before_backward(call)``; after it ``ran`` and ``gradients_ready``. If the
-        order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
+        Call ``trainer.before_backward(call)``, and afterwards ``ran`` and ``gradients_ready``. If the order is unknown,
+        call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
         """
 
 
@@ -226,8 +226,8 @@ class Trainer:
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, one alone may be in ``trouble``. They ask each other once all know: from the
-        last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, one alone may be in ``trouble``. All ask once all know: from the last
+        loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -255,7 +255,7 @@ class Trainer:
 
 
 class LayerLoop:
-    """Run the layer calls one after the other. A schedule may delay the second half of a layer's backward pass:
+    """Run the layer calls one after the other. A schedule may delay the second half of a backward pass:
 
     layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
     the schedule hears that gradients are there:   3           2, 1

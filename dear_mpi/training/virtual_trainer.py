@@ -1,7 +1,7 @@
-"""Run a trainer on the virtual fabric: the dry run of a schedule before it trains, and the only predictor.
+"""Run a trainer on the virtual fabric: the dry run of a schedule, and the only predictor.
 
-A prediction is the mean length of the counted iterations, from the last rank's begin to the last rank's end, and one
-rank's activity: ranks of different speeds may be last in turn.
+A prediction is the mean length of the counted iterations, between the last ranks' begin and end, and one rank's
+activity: ranks of different speeds may be last in turn.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Prediction:
 def representative(own_s: Any, length_s: float, compute_s: Any) -> int:
     """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
 
-    It exists: the rank that was last at the beginning ends no later than the rank that is last at the end.
+    It exists: the rank that is last at the beginning ends no later than the one that is last at the end.
     """
     if isinstance(own_s, float):  # one clock for all ranks
         return 0
@@ -173,8 +173,7 @@ def rehearse(
         accumulate: forward passes in an iteration.
         order: decided from layer times, if any.
 
-    Raises:
-        ScheduleError: the schedule breaks a rule, would wait forever, never ends, or fails.
+    Raises ScheduleError if the schedule breaks a rule, would wait forever, never ends, or fails.
     """
     nothing = [0.0] * calls
     costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=dict.fromkeys(split, 0.0), parts=accumulate)

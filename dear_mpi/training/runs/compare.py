@@ -1,12 +1,12 @@
 """Compare schedules, fusions and wire formats that take turns (``dear-mpi compare``).
 
-Candidates with bit-identical results train one model in turn. Otherwise each trains a separate model from the same
-initial values, for equally many iterations. Turns have equal length, in whole sync intervals of each candidate:
+Candidates with bit-identical results train one model in turn, others separate models, from the same initial values, for
+equally many iterations. Turns have equal length, in whole sync intervals of each candidate:
 
     period 1     one not counted | 39 counted                                  of 40, where the longest period is 10
     period 10    10 not counted            | 10 counted | 10 counted | 10 counted
 
-Turns are short: other load on the machine affects all candidates equally. Uncounted iterations fill the pipeline.
+Turns are short: other load affects all candidates equally. Uncounted iterations fill the pipeline.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BLOCK = 3  # counted iterations, or sync intervals, per turn
 
 
 class Candidate:
-    """Run a schedule with its buckets on a job that others may share. The constructor and all methods are collective.
+    """Run a schedule with its buckets on a job that others may share. All is collective.
 
     Attributes:
         policy: the cut of its buckets; for a policy by time or trials, the decided one.
@@ -104,8 +104,7 @@ class Candidate:
     def predicted_s(self) -> float:
         """Predict the iteration from measured compute and the cost of collectives without compute.
 
-        Updates on the main thread come between the passes, with all that is neither compute nor waiting: they delay
-        collectives, wherever they are.
+        Updates on the main thread come between the passes, with the rest: they delay collectives, wherever they are.
         """
         group, costs = self.job.group, self.profiler.costs()
         if not group.route.updates_under_way:
@@ -127,7 +126,7 @@ class Candidate:
 
     def row(self, first: Candidate) -> dict[str, Any]:
         """Report this candidate, compared with the first one of its fusion."""
-        figures, base, parts = self.figures, first.figures, self.job.options.accumulate
+        figures, base, parts = self.timing(), first.figures, self.job.options.accumulate
         network_s = sum(self.network.values())
         hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / parts)
         hidden_s = min(max(0.0, network_s - figures.exposed_comm_s), hideable_s)  # updates may have hidden more
@@ -248,8 +247,6 @@ class Comparison:
                     if recorder is not None and turn == len(self.turns) - 1:
                         recorder.keep(each.job, each.label, kept=min(count, KEPT))
                     progress(each.label)
-            for each in awake(candidates):
-                each.timing()
             ends = {each.job: each.job.outcome() for each in awake(jobs)}
             firsts = {each.fusion: each for each in reversed(candidates)}
             rows = [each.row(firsts[each.fusion]) | ends[each.job] for each in awake(candidates)]

@@ -1,7 +1,7 @@
 """Train a model from a ``Config`` on one rank, and report it as a JSON object, whose key names are a contract.
 
-Iteration times are the slowest rank's. ``compute_s`` and ``exposed_comm_s`` belong to the iteration of median length,
-on its slowest rank; with sync intervals, to the mean iteration of the median interval in ``compare``.
+Iteration times are the slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on
+its slowest rank; with sync intervals, ``compare`` averages the median one.
 """
 
 from __future__ import annotations
@@ -213,9 +213,9 @@ def timing(
 
     Args:
         blocks: series of iterations.
-        network: see ``communication`` in ``training/profiler.py``.
+        network: see ``communication`` in ``training/plan_cost.py``.
         fill: uncounted iterations at the beginning of each block; the last always counts.
-        early: uncounted blocks at the beginning.
+        early: uncounted blocks.
         period: iterations of a sync interval.
         parts: of a batch.
     """
