@@ -22,7 +22,7 @@ or to compute meanwhile, use ``make_plan``, which explains all keyword arguments
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Loaded on access: programs can be read and proved without MPI and NumPy.
+# Loaded on access: proofs need neither MPI nor NumPy.
 HOMES = {
     "algorithms.registry": ("ALGORITHMS", "programs"),
     "plans.functions": (
@@ -38,7 +38,7 @@ HOMES = {
 }
 __all__ = [name for names in HOMES.values() for name in names]
 
-# ruff: noqa: F403 (each module says in __all__ what it offers)
+# ruff: noqa: F403 (each module lists its names in __all__)
 if TYPE_CHECKING:
     from dear_mpi.collectives.algorithms.registry import *
     from dear_mpi.collectives.plans.functions import *

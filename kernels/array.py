@@ -1,10 +1,10 @@
 """Find the kernels for an array by its type, NumPy's or CuPy's, wait for them, and select the GPU.
 
-A new library needs a module with the functions of ``reference.py`` and a line in ``KERNELS``.
+A library has a line in ``KERNELS`` and a module with the functions of ``reference.py``.
 
-A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream; an **event** marks a
-point in it. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that wrote it:
-without the wait, results are sometimes wrong and no error is raised.
+A GPU's kernels run in the order of their stream; an **event** marks a point in it. Before another stream, or MPI, uses
+a buffer, the host must wait for an event of the stream that wrote it: else results are sometimes wrong, without an
+error.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from dear_mpi.kernels.lookup import lookup
 
 KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
-# CuPy arrays have the same interface; type checkers know only NumPy's.
+# CuPy arrays have NumPy's interface.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -30,11 +30,11 @@ def library_of(array: Array) -> str:
 
 def array_module(array: Array) -> ModuleType:
     lookup("array library", library_of(array), KERNELS)
-    return sys.modules[library_of(array)]  # imported: it made the array
+    return sys.modules[library_of(array)]
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return the module of kernels: a GPU's if an array is on one; others may be in pinned memory."""
+    """Return the GPU's kernels if an array is on one; others may be in pinned memory."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))
@@ -45,8 +45,6 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream."""
-
     def record(self) -> None:
         """Mark the end of this thread's work on its current stream."""
 
@@ -57,7 +55,7 @@ class Event(Protocol):
 
 
 def event_for(array: Array) -> Event | None:
-    """Return an event; None for host arrays, whose kernels complete before they return."""
+    """None for host arrays, whose kernels complete before they return."""
     return kernels_for(array).event()
 
 
@@ -70,7 +68,7 @@ def synchronize(array: Array) -> None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """``number`` is the index in this process; ``address``, on the PCI bus, is the same in all processes."""
+    """``number``: in this process; ``address``: on the PCI bus, the same in all processes."""
 
     number: int
     count: int
@@ -79,8 +77,8 @@ class Gpu:
 
 
 def use_gpu(local_rank: int) -> None:
-    """Select GPU ``local_rank`` modulo their number. Call it before MPI starts, which binds to the GPU in use."""
-    # CuPy raises CUDA's errors as RuntimeErrors
+    """Select GPU ``local_rank`` modulo their number, before MPI starts, which binds to it."""
+    # CuPy raises CUDA's as RuntimeErrors
     with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
         import cupy
 
@@ -106,7 +104,7 @@ def current_gpu() -> Gpu:
 
 
 def device_array(memory: Any) -> Any:
-    """View another library's memory on a GPU (by DLPack) as an array of CuPy. Raises a ValueError without CuPy."""
+    """View another library's GPU memory (DLPack) in CuPy. ValueError without CuPy."""
     current_gpu()
     import cupy
 

@@ -5,8 +5,8 @@
     combiner           combine received and local data: the arithmetic of a reduction
     updater            update values with their gradients
 
-On a GPU each call is one launch for any number of tensors. Memory traffic in bytes per fp32 element: packing 8, a sum
-of two arrays 12, SGD 12, with momentum 20, Adam 28.
+On a GPU each call is one launch. Memory traffic in bytes per fp32 element: packing 8, a sum of two arrays 12, SGD 12,
+with momentum 20, Adam 28.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float =
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
-    """Return a call for dst = src * scale; one array may be in pinned host memory."""
+    """Return a call for dst = src * scale; one may be in pinned host memory."""
     return kernels_for(dst, src).copier(dst, src, scale)
 
 
@@ -49,8 +49,8 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
 
-    The same arrays in the same order give the same bits, whichever is ``dst``. fp16 and bf16 are combined in fp32 and
-    rounded once. NaN propagates through ``min`` and ``max``. Integers and bool on the host also take bitwise ops.
+    ``dst`` does not change the bits. fp16 and bf16 are combined in fp32 and rounded once. NaN propagates through
+    ``min`` and ``max``. Integers and bool on the host also take bitwise ops.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -74,7 +74,7 @@ def updater(
     """Return a call that updates flat ``values`` with ``grads``, both of any floating types.
 
     Under the scope ``tensor`` each is one tensor in its shape. The call takes the optimizer, the number of the update
-    (from 1) and a factor for gradients. It sets ``finite`` to False if a gradient is not finite.
+    (from 1) and a factor for gradients. It sets ``finite`` to False for a non-finite gradient.
 
     >>> import numpy as np
     >>> from dear_mpi.kernels.optimizers import SGD

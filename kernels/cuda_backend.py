@@ -1,6 +1,6 @@
 """Run the sources of ``kernels/cuda`` on CuPy arrays, with the functions of ``reference.py``.
 
-Kernels run on the current stream of the calling thread. Arrays must be contiguous; a bound call keeps them alive.
+Kernels run on the thread's current stream. Arrays must be contiguous; bound calls keep them alive.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import Optimizer
 
 SOURCES = Path(__file__).parent / "cuda"
-# Without fused multiply-add, every kernel gives the bits of its NumPy reference. It costs no time: kernels are bound by
+# Without fused multiply-add, every kernel gives its NumPy reference's bits, at no cost: kernels are bound by
 # memory.
 OPTIONS = ("--std=c++17", "--fmad=false")
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
@@ -28,20 +28,20 @@ MAX_STATE = 2
 
 
 def source(name: str) -> str:
-    """Inline the header: CuPy's cache key is the text, so it would miss a changed header."""
+    """Inline the header: CuPy caches by text, and would miss its changes."""
     header = (SOURCES / "elements.cuh").read_text(encoding="utf-8")
     return (SOURCES / name).read_text(encoding="utf-8").replace('#include "elements.cuh"', header)
 
 
 @cache
 def kernel(name: str, expression: str) -> Any:
-    """Return a kernel by file and template, such as ``accumulate<float, Sum>``; CuPy caches it on disk."""
+    """Return a kernel by file and template, such as ``accumulate<float, Sum>``; cached on disk."""
     module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
     return module.get_function(expression)
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """The call keeps ``keeps`` alive. CUDA refuses an empty grid."""
+    """CUDA refuses an empty grid."""
     return partial(launch, function, grid, arguments, keeps) if grid else lambda: None
 
 
@@ -110,8 +110,8 @@ def event() -> SimpleNamespace:
 
 
 def allocate(nbytes: int) -> Array:
-    """Allocate with ``cudaMalloc`` itself, so that other processes can map the memory."""
-    cupy.get_default_memory_pool().free_all_blocks()  # cudaMalloc cannot use what CuPy's pool holds
+    """Call ``cudaMalloc``, so that other processes can map the memory."""
+    cupy.get_default_memory_pool().free_all_blocks()  # cudaMalloc cannot use the pool's memory
     memory = cupy.cuda.Memory(nbytes)
     return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
 

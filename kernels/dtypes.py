@@ -1,6 +1,6 @@
 """Define the supported number types; floating formats have their command-line names.
 
-bf16 comes from ``ml_dtypes``: NumPy and MPI lack it. Casts round to nearest even; only fp64 to bf16 rounds twice.
+bf16 comes from ``ml_dtypes``. Casts round to nearest even; only fp64 to bf16 rounds twice.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# Name, NumPy type, type of kernels/cuda/elements.cuh, which numbers the formats in this order.
+# Name, NumPy type, type of kernels/cuda/elements.cuh, in its order.
 FORMATS: list[tuple[str, Any, str]] = [
     ("fp64", np.float64, "double"),
     ("fp32", np.float32, "float"),
@@ -17,7 +17,7 @@ FORMATS: list[tuple[str, Any, str]] = [
 ]
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(numpy_type) for name, numpy_type, _ in FORMATS}
 
-# NumPy's and the CUDA kernels' names. Integers are only combined, never scaled or cast.
+# NumPy's and CUDA's names. Integers are only combined.
 SIGNED = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
 UNSIGNED = {f"u{name}": f"unsigned {c_type.removeprefix('signed ')}" for name, c_type in SIGNED.items()}
 C_TYPES = {np.dtype(numpy_type).name: c_type for _, numpy_type, c_type in FORMATS} | SIGNED | UNSIGNED

@@ -3,7 +3,7 @@
     tensors   [0: pointers, type][1: pointers, type][2: ...]           a row each
     blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
 
-The tables are in device memory, so the number of tensors is not limited. Addresses must not change.
+They are in device memory, for any number of tensors. Addresses must not change.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
 THREADS = 256
-PART = 4096  # elements per block: 16 per thread
-COMBINE_PART = 2048  # for combining: segments are short, and every multiprocessor needs a block
+PART = 4096  # per block: 16 per thread
+COMBINE_PART = 2048  # segments are short, and every multiprocessor needs a block
 
-# 64 bits: a tensor may have more than 2^31 elements.
+# tensors may have more than 2^31 elements
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
 
 KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}

@@ -1,11 +1,8 @@
-"""Look up a name in a table of variants; the error suggests the name that was probably meant."""
-
 import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
-# Names of types and reductions in other libraries.
 ELSEWHERE = dict.fromkeys(("float", "single", "float32", "f4"), "fp32") | dict.fromkeys(("avg", "mean"), "average")
 ELSEWHERE |= dict.fromkeys(("double", "float64", "f8"), "fp64") | dict.fromkeys(("half", "float16", "f2"), "fp16")
 ELSEWHERE |= {"bfloat16": "bf16", "int": "int32", "char": "int8"}

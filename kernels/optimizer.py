@@ -1,6 +1,6 @@
 """Define what an optimizer is: constants, an update formula and state.
 
-The NumPy formula is the reference; a GPU runs it as a struct of ``kernels/cuda/update.cu``.
+The NumPy formula is the reference; GPUs run a struct of ``kernels/cuda/update.cu``.
 """
 
 import math
@@ -12,19 +12,19 @@ from typing import Any, ClassVar
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
-CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
+CALL_COST = 4000  # empty tensor's update, in elements; measured on one core
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Subclasses are frozen dataclasses whose fields are the constants."""
+    """Subclasses are frozen dataclasses of the constants."""
 
     lr: float
 
-    # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
+    # ``update`` receives an ``element``: any segment of the flat buffer; or a ``tensor`` in its
     # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
     scope: ClassVar[str] = "element"
-    # Whether ranks exchange only gradients. Other sums are left out of norms and must not be compressed lossily.
+    # Ranks exchange only gradients. Other sums are left out of norms and not compressed lossily.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -40,22 +40,21 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        """Update ``value`` and ``state`` in place; ``grad`` may be overwritten. Iterations count from 1."""
+        """Update in place; ``grad`` may be overwritten. Iterations count from 1."""
 
     def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
         """Return the struct of ``kernels/cuda/update.cu`` and its members in order."""
         raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains only on the device cpu")
 
     def cost(self, shape: tuple[int, ...]) -> int:
-        """Estimate an update in elements; owners of whole tensors are chosen by it."""
+        """Estimate an update in elements, to choose owners of whole tensors."""
         return CALL_COST + math.prod(shape)
 
     def adapted(self, layers: Sequence[Any]) -> Sequence[Any]:
-        """Return the layers as this optimizer trains them."""
         return layers
 
     def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:
-        """Return the profile of a table's modules, with further sums that ranks exchange, for predictions."""
+        """Return the profile with further sums that ranks exchange, for predictions."""
         return profile
 
     def new_state(self, value: Array) -> list[Array]:

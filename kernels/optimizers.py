@@ -1,5 +1,3 @@
-"""The optimizers. A new one is a class and a line in ``OPTIMIZERS``."""
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ LEAST = 2.0**-149
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form).
+    """SGD with momentum (Sutskever et al. 2013, in PyTorch's form).
 
     g += weight_decay * w; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``; w -= lr * step.
     """
@@ -60,7 +58,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay is an L2 penalty before the moments; ``AdamW`` decouples it.
+    Weight decay is an L2 penalty before the moments.
     """
 
     lr: float = 3e-3
@@ -102,7 +100,7 @@ class Adam(Optimizer):
         return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
-        """Return factors of the step and of the root: both moments start at zero."""
+        """Moments start at zero."""
         return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)
 
 
@@ -129,10 +127,9 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Lamb(Adam):
-    """Adam with a step of length lr * |w| for each tensor (You et al. 2020, algorithm 2).
+    """Adam with a step of length lr * |w| per tensor (You et al. 2020, algorithm 2).
 
-    u = Adam's step + weight_decay * w; w -= lr * |w| / |u| * u. If a norm is zero, w -= lr * u. Norms are summed in
-    fp64.
+    u = Adam's step + weight_decay * w; w -= lr * |w| / |u| * u. If a norm is zero, w -= lr * u. Norms are in fp64.
     """
 
     weight_decay: float = 0.01
@@ -151,11 +148,11 @@ class Lamb(Adam):
     kernel = Optimizer.kernel
 
 
-VECTOR_COST = 8  # an element of AdamW, if max * min^2 is the cost of a matrix; measured on one core
+VECTOR_COST = 8  # per element of AdamW, if a matrix costs max * min^2; measured on one core
 # Small singular values grow by 3.4 a step, the fastest possible, and do not settle at 1
 A, B, C = 3.4445, -4.7750, 2.0315
 STEPS = 5
-EPSILON = 1e-7  # added to the norm: zeros stay zeros
+EPSILON = 1e-7  # zeros stay zeros
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Implement every kernel in NumPy: the host's kernels, and the oracle of all others.
 
-Blocks of large arrays fit the second-level cache, so a fused operation reads and writes memory once.
+Blocks fit the second-level cache, so a fused operation reads and writes memory once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dear_mpi.kernels.lookup import lookup
 if TYPE_CHECKING:
     from dear_mpi.kernels.optimizers import Optimizer
 
-BLOCK = 1 << 16  # elements per update; in smaller blocks NumPy's call overhead dominates
+BLOCK = 1 << 16  # in smaller blocks NumPy's call overhead dominates
 PAGE = 4096
 # memcpy is ten times slower on AMD's Zen 3 and 4 if the target is this far after its source within a page (glibc bug
-# 30994). NumPy's large arrays begin 16 bytes after a page boundary, shared memory at one.
+# 30994). NumPy's large arrays begin 16 bytes after a page's start, shared memory at it.
 SLOW_TO_COPY = range(1, 32)
-COMBINE_BLOCK = 1 << 15  # of a sum: two or three arrays fit the second-level cache
+COMBINE_BLOCK = 1 << 15  # two or three arrays fit the second-level cache
 
 Step = Callable[[], object]
 
-# NumPy's minimum and maximum propagate NaN, so every rank sees a poisoned contribution.
+# They propagate NaN, so every rank sees a poisoned contribution.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-# For integers and bool; GPUs have no kernels for these.
+# Not on GPUs.
 BITWISE: dict[str, np.ufunc] = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 
@@ -55,7 +55,7 @@ def updater(
             value = narrow.astype(wide, copy=False)
             scaled = np.empty_like(value)
             copy_scaled(scaled, grads[block], scale)
-            if finite is not None and not np.isfinite(scaled).all():  # checked first: the formula overwrites it
+            if finite is not None and not np.isfinite(scaled).all():  # the formula overwrites it
                 finite[...] = False
             optimizer.update(iteration, value, scaled, [array[block] for array in state])
             if value is not narrow:
@@ -86,7 +86,7 @@ def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch
         yield from (partial(combine, total, term, out=total) for term in middle)
         yield partial(combine, total, last, out=dst)
         return
-    # To the wider type: a ufunc that casts would allocate buffers in every call
+    # A ufunc that casts would allocate buffers in every call
     yield partial(np.copyto, total, terms[0])
     for term in terms[1:]:
         yield partial(np.copyto, other, term)
@@ -119,7 +119,7 @@ def event() -> None:
 
 
 def allocate(nbytes: int) -> Array:
-    """Allocate whole pages (see ``SLOW_TO_COPY``)."""
+    """Whole pages (see ``SLOW_TO_COPY``)."""
     memory = np.empty(nbytes + PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE
     return memory[start : start + nbytes]
@@ -130,7 +130,7 @@ pinned = allocate  # for a device that is the host
 
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
     dtype = compute_dtype(dst.dtype, src.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported by ``finite`` of ``updater``
+    with np.errstate(over="ignore", invalid="ignore"):  # ``updater`` reports an overflow by ``finite``
         if scale == 1:
             np.copyto(dst, src, casting="unsafe")
         else:

@@ -1,7 +1,7 @@
 """Allocate communication memory in a few large slabs that live as long as their arrays.
 
 A GPU shares memory with other processes by a handle to a whole ``cudaMalloc``, and MPI libraries cache few handles
-(MPICH: 16). So buckets and side buffers share a slab.
+(MPICH: 16).
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import numpy as np
 from dear_mpi.kernels.array import Array, kernels_for
 
 ALIGNMENT = 256
-CHUNK_BYTES = 128  # two cache lines of a CPU, one memory transaction of a GPU warp
-TENSOR_BYTES = 16  # one vector access of a CUDA thread
+CHUNK_BYTES = 128  # two cache lines, one memory transaction of a GPU warp
+TENSOR_BYTES = 16  # vector access of a CUDA thread
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -21,7 +21,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 class Slab:
-    """A stack of memory of ``nbytes``; later allocations take ``growth`` bytes, or what one array needs.
+    """Memory of ``nbytes``; later allocations take ``growth`` bytes, or an array's.
 
     >>> slab = Slab(lambda nbytes: np.empty(nbytes, np.uint8), 1024)
     >>> slab.zeros(3, np.dtype("float32")), slab.zeros(1, np.dtype("int64")), slab.left

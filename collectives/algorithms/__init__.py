@@ -1,1 +1,1 @@
-"""Collective algorithms, one file each; ``registry.py`` lists them and loads users' own."""
+"""Collective algorithms, one file each."""

@@ -7,13 +7,12 @@
             host 1     3 --> 4 --> 5 --> (3)          1. a ring in each column (0-3, 1-4, 2-5) passes
                                                          the chunks of its ranks from host to host
 
-Every chunk crosses the network between two hosts once; each of a host's Q ranks brings in 1/Q of the data. Ranks of a
-smaller host serve several columns. Each phase is a level (``LEVELS`` of ``registry.py``), for routes that act between
-the two.
+Every chunk crosses the network between two hosts once; each of a host's Q ranks brings in 1/Q. Ranks of a smaller host
+serve several columns. Each phase is a level (``LEVELS`` of ``registry.py``) for routes.
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside, alpha' and beta' between: (R-1) alpha' + (R-1)/R n/Q
 beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). A transfer inside
-takes R messages, because a rank's chunks are scattered.
+takes R messages: chunks are scattered.
 
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3.
 """
@@ -31,7 +30,7 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """First phase: a rank ends with the chunks of its columns."""
+    """A rank ends with its columns' chunks."""
     members = by_host(hosts)
     rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
@@ -49,7 +48,7 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Exchange chunks within columns, with hosts in the order of ``pairwise.py``."""
+    """Hosts are in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

@@ -4,9 +4,9 @@
             rank 2 --+--> rank 0 (combines) -+--> rank 2
             rank 3 --+                       +--> rank 3
 
-They serve tests as reference, and sum in rank order. Rank 0's one link carries (P-1) n bytes of an all_reduce each way;
-a ring moves 2 (P-1)/P n per link. In an all_to_all rank 0 lacks room for the others' data, so in step k rank k swaps
-chunks with all ranks after it.
+Tests' reference; they sum in rank order. Rank 0's one link carries (P-1) n bytes of an all_reduce each way; a ring
+moves 2 (P-1)/P n per link. In an all_to_all rank 0 lacks room, so in step k rank k swaps chunks with all ranks after
+it.
 """
 
 from collections.abc import Callable

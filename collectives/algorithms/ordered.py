@@ -6,12 +6,11 @@
             rank 1 --+--> rank 2 computes ((x0 + x1) + x2) + x3 of its chunk
             rank 3 --+
 
-All contributions are combined at once; two-byte numbers in fp32, rounded once, where a ring rounds at each of P - 1
-hops. So a result depends only on the P numbers summed, not on buckets, borders, segments or schedule.
+All contributions are combined at once; two-byte numbers in fp32, rounded once (a ring: P - 1 times). So a result
+depends only on the P numbers, not on buckets, borders, segments or schedule.
 
 Cost for n bytes on P ranks: one step of P - 1 messages: alpha + (P-1)/P n (beta + gamma) if their latencies overlap,
-else (P-1) alpha. In shared memory it is the fastest algorithm. On a large network P - 1 flows into every port congest
-switches.
+else (P-1) alpha. Fastest in shared memory. On a large network P - 1 flows into every port congest switches.
 
 Source: the "direct" reduce-scatter of Rabenseifner and others; Megatron-LM's distributed optimizer.
 """

@@ -7,8 +7,8 @@
        step 1         0 1 2 3               from rank 2
        step 2         0 1 2 3 4 5 6 7       from rank 4
 
-In step s ranks that differ in bit s exchange all their data. If P is no power of two, pairs of ranks act as one, by
-their even rank, in two more steps: the odd rank gives its chunk first and gets all data last.
+In step s ranks that differ in bit s exchange all their data. If P is no power of two, pairs act as one, by their even
+rank, in two more steps: the odd rank gives its chunk first and gets all data last.
 
             7 ranks as 4 virtual ranks (vranks)
 
@@ -16,7 +16,7 @@ their even rank, in two more steps: the odd rank gives its chunk first and gets 
             ranks      0   1    2   3    4   5      6
 
 Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma), without gamma for the all-gather. A ring is
-better for the largest buffers, because it sends only to neighbours.
+better for the largest buffers: it sends only to neighbours.
 
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """
@@ -50,7 +50,7 @@ class Fold:
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
-        """Let one rank of each pair send chunks to the other; no step without pairs."""
+        """No step without pairs."""
         paired, sends = rank < 2 * self.pairs, (rank % 2 == 0) == to_odd
         if paired and sends:
             step = Step(tuple(Send(rank ^ 1, run) for run in chunks))
@@ -66,7 +66,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def butterfly(rank: int, size: int, partner: Partner) -> Program:
-    """Gather by exchanges of all data with a partner in each step."""
     fold = Fold(size)
     odd = rank | 1
     others = ranges([chunk for chunk in range(size) if chunk != odd])

@@ -1,7 +1,7 @@
-"""List the algorithms by name, and derive reductions. To add an algorithm, write its file and add a line here.
+"""List the algorithms by name, and derive reductions. An algorithm has a file and a line here, or is a function in a
+user's file, ``path/to/mine.py:my_ring``, or an entry point in the group ``dear_mpi.algorithms``.
 
-Another algorithm is a function in a user's file, ``path/to/mine.py:my_ring``, or a package's entry point in the group
-``dear_mpi.algorithms``. Reductions are distributions that run backwards:
+Reductions are distributions that run backwards:
 
     all_gather          chunk 0 goes    0 --> 1 --> 3         (a tree for each chunk, away from its owner)
                                         0 --> 2
@@ -71,7 +71,7 @@ def mirrored(program: Program) -> tuple[Step, ...]:
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
-    """Algorithms by collective. A file is imported on the first lookup of its row: a job uses a few of them.
+    """Algorithms by collective; a row's file is imported on first lookup.
 
     ``written``: the file, and its function for each collective; reductions are derived.
     """
@@ -104,7 +104,7 @@ ALGORITHMS = Rows(
         "bidirectional": ("bidirectional", GATHER),
         "pairwise": ("pairwise", GATHER | {"all_to_all": "all_to_all"}),
         "ordered": ("ordered", GATHER),
-        "shared": ("ordered", GATHER),  # the same, without messages
+        "shared": ("ordered", GATHER),  # without messages
         "bruck": ("bruck", GATHER),
         "recursive_doubling": ("recursive_doubling", SUM),
         "rabenseifner": ("rabenseifner", GATHER),
@@ -113,8 +113,8 @@ ALGORITHMS = Rows(
     }
 )
 
-# The levels of ``hierarchical``, for the stages of routes. One without the other leaves partial results,
-# so users cannot choose one.
+# Levels of ``hierarchical``, for stages of routes. Only one leaves partial results:
+# users cannot choose it.
 LEVELS = Rows(
     {
         INSIDE: ("hierarchical", {"all_gather": "inside"}),
@@ -122,12 +122,11 @@ LEVELS = Rows(
     }
 )
 
-# Algorithms with another runner (plans/runners/) than ``messages``. ``native`` has no program.
+# Algorithms with another runner (plans/runners/) than ``messages``.
 RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
-    """Return ``messages``, ``shared`` (memory) or ``native`` (the MPI library)."""
     return RUNNER.get(name, "messages")
 
 
@@ -148,19 +147,19 @@ def served_by(name: str) -> dict[str, Algorithm]:
             return rows[name]
     if in_file(name):
         return load_algorithm(name)
-    from dear_mpi.collectives.program.extras import WithExtras  # for names that core does not have
+    from dear_mpi.collectives.program.extras import WithExtras  # for names that core lacks
 
     known: dict[str, dict[str, Algorithm]] = {each: {} for each in (*ALGORITHMS, *RUNNER)}  # native has none
     return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
 
 
 def is_ours(name: str) -> bool:
-    """Return whether core's tests prove this algorithm."""
+    """Whether core's tests prove it."""
     return name in ALGORITHMS or name in LEVELS
 
 
 def is_installed(name: str) -> bool:
-    """Return whether core or an extra has this name; users' files have none."""
+    """Return whether core or an extra has it; users' files have no name."""
     from dear_mpi.collectives.program.extras import entry_points_of
 
     return name in ALGORITHMS or name in entry_points_of("algorithms")
@@ -180,7 +179,7 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """Return the programs of all ranks; options as in ``Algorithm``."""
+    """Options are as in ``Algorithm``."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -192,7 +191,7 @@ def in_file(name: str) -> bool:
 
 
 def algorithm_source(spec: str) -> Source | None:
-    """Return the source of a user's function; None for an installed one."""
+    """None if installed."""
     from dear_mpi.collectives.program.user_file import source_of
 
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
@@ -201,8 +200,8 @@ def algorithm_source(spec: str) -> Source | None:
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
     """Load a user's or an extra's function; return its collective and those derived by mirroring.
 
-    It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
-    its mirror image would pass for the right one.
+    It is tried for two ranks. Any call's ProgramError reports a failure, or another collective or rank: its mirror
+    image would pass for the right one.
     """
     from dear_mpi.collectives.program.extras import load_extra
     from dear_mpi.collectives.program.user_file import Endless, in_time, load, telling
@@ -229,5 +228,5 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
             return program
         raise ProgramError(f"algorithm {spec!r} must return {fault}")
 
-    collective = write_program(write, 0, 2).collective  # from here on every call must return this one
+    collective = write_program(write, 0, 2).collective  # from here on every call returns this one
     return family(write, collective) if collective in MIRROR else {collective: write}

@@ -19,7 +19,7 @@ Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte 
     all_reduce       the sum: 2(P-1) messages and 2(P-1)/P n bytes per rank, the least that any algorithm can send
 
 The latency term grows with P, so trees win for small n. Each element is summed along one chain of ranks and then
-copied, so all ranks end with the same bits.
+copied: all ranks end with the same bits.
 
 Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
 """
@@ -71,7 +71,7 @@ def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> li
 
 
 def merged(rows: Iterable[Sequence[Step]], length: int) -> list[Step]:
-    """Merge several lists of steps into one of ``length`` steps that runs them at the same time."""
+    """Merge lists of steps into one of ``length``, run at the same time."""
     steps = [Step()] * length
     for row in rows:
         for number, step in enumerate(row):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
-SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
+SIZES = (64, 4 << 20)  # eager and rendezvous take different paths
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process on this GPU. Never hangs, leaves no child."""
-    try:  # failure is an answer: if this rank raised, the others would hang
+    """Try it on this GPU; never hangs, leaves no child."""
+    try:  # if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
             command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
@@ -67,7 +67,7 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
 
 def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
     """Run a process outside this job; return exit status and output. Its descendants end with it."""
-    with tempfile.TemporaryFile() as output:  # the child's descendants would hold a pipe open
+    with tempfile.TemporaryFile() as output:  # descendants would hold a pipe open
         child = subprocess.Popen(
             command,
             env=child_environment(os.environ),
@@ -81,21 +81,21 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         finally:
             if child.returncode is None:
                 os.killpg(child.pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: unkillable
+                with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver
                     child.wait(5)
         output.seek(0)
         return child.returncode, output.read().decode(errors="replace")
 
 
-probed = cache(probe)  # once per process: the answer does not change
+probed = cache(probe)
 
 
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide for all ranks, because both ends of a message must take the same path.
+    """Collective: both ends of a message must take one path.
 
-    Both ends of a message must take one path: under ``auto`` a rank of each host probes, and all must succeed.
+    Under ``auto`` a rank of each host probes, and all must succeed.
     """
     from mpi4py import MPI
 
@@ -110,7 +110,7 @@ def decide(
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
     """Return whether the library's own collectives accept this memory.
 
-    Messages need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
+    Messages need a UCX with CUDA. Reductions crash unless MPI was built with CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
@@ -130,7 +130,7 @@ def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
 
 def library_function(name: str) -> Callable[..., int] | None:
     for path in (None, *loaded("libmpi")):
-        with contextlib.suppress(OSError):  # skip libraries that cannot be reopened
+        with contextlib.suppress(OSError):
             function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function
@@ -138,9 +138,9 @@ def library_function(name: str) -> Callable[..., int] | None:
 
 
 def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Return the paths of this process's shared libraries by name; ``libmpi`` includes libmpi_gnu.
+    """Return this process's shared libraries by name; ``libmpi`` includes libmpi_gnu.
 
-    mpi4py hides its MPI from other libraries, but not from the memory map.
+    mpi4py hides MPI, but not from the memory map.
     """
     try:
         return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
@@ -173,7 +173,7 @@ def send_to_itself(gpu: int) -> None:
     patterns = [np.arange(nbytes).astype(np.uint8) ^ 0xA5 for nbytes in SIZES]  # unlikely in fresh memory
     pairs = [(cupy.asarray(pattern), cupy.zeros(pattern.size, np.uint8)) for pattern in patterns]
     cupy.cuda.get_current_stream().synchronize()  # MPI knows no streams
-    from mpi4py import MPI  # starts MPI; the device must be chosen before
+    from mpi4py import MPI  # starts MPI, after the device is chosen
 
     for sent, received in pairs:
         receive = MPI.COMM_SELF.Irecv([received, MPI.BYTE], 0)
@@ -186,6 +186,6 @@ def send_to_itself(gpu: int) -> None:
 if __name__ == "__main__":
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer: no core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes leave no core file
     signal.alarm(int(sys.argv[2]))
     send_to_itself(int(sys.argv[1]))

@@ -1,6 +1,6 @@
 """Identify the launcher of this job by environment variables and /proc.
 
-Forked children of a rank are no ranks: they must neither call MPI nor end the job.
+Forked children must neither call MPI nor end the job.
 """
 
 import atexit
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 OPEN_MPI = "Open MPI's mpirun"
-NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether importing mpi4py.MPI starts MPI
+NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether import starts MPI
 
 
 @dataclass(frozen=True)
 class Launch:
-    """``local_rank`` is None if unknown; no launcher means one rank."""
+    """``local_rank``: None if unknown."""
 
     launcher: str
     size: int = 1
@@ -30,8 +30,8 @@ class Launch:
     local_rank: int | None = None
 
 
-# Launcher and its variables of size, rank, local rank. Order matters: ranks that Open MPI or Hydra starts under Slurm
-# inherit a Slurm daemon's variables, equal on all.
+# Launcher and its variables of size, rank, local rank, in this order: under Slurm, ranks of Open MPI or Hydra
+# inherit a daemon's variables, equal on all.
 LAUNCHERS = (
     (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
@@ -42,7 +42,7 @@ LAUNCHERS = (
     ("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK"),
 )
 
-# Prefixes of launcher variables: a child that inherits them believes it is a rank of this job.
+# A child that inherits these believes it is a rank of this job.
 PREFIXES = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_", "OMPI_NUM_APP", "OMPI_APP_", "OMPI_FIRST_RANKS"),
     *("OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION"),
@@ -50,7 +50,7 @@ PREFIXES = (
     *("PMIX_", "PRTE_", "PMI_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA_"),
     *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_", NOT_AT_IMPORT),
 )
-SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the user's, or the library's location
+SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # the user's, or the library's location
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
@@ -61,22 +61,20 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a child outside this job; keeps settings of MPI and UCX."""
+    """Return an environment for a child outside this job, with settings of MPI and UCX."""
     kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
-    # The child imports from this process's folders, and from none before them.
+    # From this process's folders, and none before.
     modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
     return {name: environment[name] for name in kept} | modules
 
 
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
-SCHEDULED = "srun"  # Slurm ends it itself
+SCHEDULED = "srun"  # Slurm ends it
 NAP_S = 0.1
-OVER = "ZX"  # states of an ended process, reaped or not
+OVER = "ZX"  # ended, reaped or not
 
 
 class Status(NamedTuple):
-    """A process in /proc; ``state`` is a letter."""
-
     name: str
     state: str
     parent: str
@@ -84,8 +82,8 @@ class Status(NamedTuple):
 
 
 def status_of(process: Path) -> Status:
-    """OSError: the process is gone or unreadable."""
-    # "PID (NAME) STATE PARENT ...": the name may contain brackets
+    """OSError: gone or unreadable."""
+    # "PID (NAME) STATE PARENT ...", perhaps with brackets in the name
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
     return Status(name, state, parent, began=others[17])
@@ -104,7 +102,7 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
     """End this host's launcher if it hangs after an abort, waiting for daemons beyond a dead link.
 
-    A child sends SIGTERM, later SIGKILL; a healthy launcher has time to clean up first.
+    A child sends SIGTERM, later SIGKILL; a healthy launcher first has time to clean up.
     """
 
     def end(process: Path, began: str) -> None:
@@ -116,7 +114,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
                     return
             os.kill(int(process.name), number)
 
-    with suppress(OSError):  # /proc is unreadable
+    with suppress(OSError):
         process = launcher_process()
         if process is not None and status_of(process).name in ENDED:
             act = partial(end, process, status_of(process).began)
@@ -125,10 +123,10 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
 
 def in_a_child(act: Callable[[], object], closed: int) -> None:
     """Call ``act()`` in a forked child that outlives this rank, without its first ``closed`` descriptors."""
-    with suppress(OSError):  # no process can be made
+    with suppress(OSError):
         if os.fork() == 0:
             try:
-                os.setsid()  # the launcher ends its ranks' process groups
+                os.setsid()  # launchers end ranks' process groups
                 os.closerange(0, closed)
                 act()
             finally:
@@ -140,7 +138,7 @@ ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
 
 @contextmanager
 def no_child_leaves() -> Iterator[None]:
-    """End any child that is forked in the block and leaves it."""
+    """End any child that leaves the block."""
     process = os.getpid()
     try:
         yield

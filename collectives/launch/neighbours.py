@@ -1,7 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
-Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. Ranks are
-the children of the launcher, so those started by ``mpirun sh -c ...`` do not see each other.
+Each rank posts its wait in an anonymous file in memory, which others find among its descriptors. Ranks are the
+launcher's children: under ``mpirun sh -c ...`` they do not see each other.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from dear_mpi.collectives.program.errors import name_ranks
 
 NAME = "dear-mpi-monitor"
 MONITOR_BYTES = 1024
-LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # launchers' variables: ranks on this host
+LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this host, by launcher
 FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
-LOOKS = 30  # for a launcher to end the rest of a job
+LOOKS = 30  # until a launcher has ended the rest of a job
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, perhaps this one; ``waits`` may be "", and ``progress`` grows with each wait."""
+    """``waits`` may be ""; ``progress`` grows with each wait."""
 
     rank: int
-    process: int | None = None  # None: a thread
+    process: int | None = None  # None: thread
     stopped: bool = False
     progress: tuple[int, ...] = ()
     waits: str = ""
@@ -41,22 +41,20 @@ class Neighbour:
 
     def kill(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):
                 os.kill(self.process, signal.SIGKILL)
 
 
 class Monitor:
-    """Publishes the wait of this process."""
-
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
-        self.process = os.getpid()  # the rank's, also in a child, which shares the file
+        self.process = os.getpid()  # also in a child, which shares the file
         self.descriptor: int | None = None
-        self.one_host = False  # whether all ranks are visible
+        self.one_host = False  # all ranks are visible
         with contextlib.suppress(OSError, ValueError):
             in_between = launch_in(Path(f"/proc/{self.launcher}")).launcher != "none"
             self.one_host = not in_between and str(self.size) in map(os.environ.get, LOCAL_SIZES)
-        with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden in this container
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden here
             self.descriptor = os.memfd_create(NAME)
             self.post()
 
@@ -68,14 +66,14 @@ class Monitor:
     def farewell(self) -> None:
         """End stopped ranks before aborting the job: some launchers would wait for them.
 
-        A child ends what is left 3 s after this rank: MPICH's launcher sometimes waits for a rank that computes.
+        A child ends the rest 3 s later: MPICH's launcher sometimes waits for a rank that computes.
         """
         self.post(waits=FAREWELL)
         for other in self.neighbours():
             if other.stopped:  # it would miss the abort
                 other.kill()
         if self.size > 1:
-            in_a_child(self.end_the_others, 3)  # the launcher waits for standard streams; the others are known by files
+            in_a_child(self.end_the_others, 3)  # the launcher waits for standard streams, not other files
 
     def end_the_others(self) -> None:
         while os.getppid() == self.process:
@@ -93,12 +91,12 @@ class Monitor:
     def neighbours(self) -> list[Neighbour]:
         found = list[Neighbour]()
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):  # just ended, or another user's
+            with contextlib.suppress(OSError, ValueError):  # another user's
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue
                 launch, (writer, progress, waits) = launch_in(process), read_monitor(process)
-                # A dead rank's child, adopted by the launcher, has that rank's file.
+                # A dead rank's child has that rank's file.
                 if launch.launcher != "none" and writer in (None, int(process.name)):
                     found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", progress, waits))
         return sorted(found, key=lambda neighbour: neighbour.rank)
@@ -110,7 +108,7 @@ def launch_in(process: Path) -> Launch:
 
 
 def read_monitor(process: Path) -> tuple[int | None, tuple[int, ...], str]:
-    """Return the writer (None without a file), progress and wait of a process."""
+    """Return a process's writer (None without a file), progress and wait."""
     files = (file for file in (process / "fd").iterdir() if NAME in os.readlink(file))
     return monitor_in(next((file.read_bytes() for file in files), b""))
 

@@ -3,8 +3,8 @@
 Instructions keep messages of many steps in flight; here every send is synchronous. The proof finds deadlocks, sends
 that meet another message's receive, memory used while an unfinished message needs it, and wrong results.
 
-In a phase, ranks run in any order, so no rank may touch memory that another writes in that phase. Between two barriers
-a rank may still be in one run while another has new data for the next, so several runs follow each other.
+In a phase, ranks run in any order, so no rank may touch memory that another writes in it. Between two barriers one rank
+may still be in a run while another has the next one's data, so several runs follow each other.
 """
 
 from collections import defaultdict
@@ -65,7 +65,7 @@ class SymbolicRank:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
+        self.users: dict[Place, set[int]] = defaultdict(set)
         self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
@@ -137,8 +137,8 @@ class SymbolicRank:
             self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
-End = tuple[SymbolicRank, int]  # one end of a message: its rank and number
-Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
+End = tuple[SymbolicRank, int]
+Lanes = dict[tuple[int, int], Lane[End, End]]
 
 
 def meet(lane: Lane[End, End]) -> None:
@@ -169,15 +169,13 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """All memory, and its users since the last barrier."""
-
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
         self.expected = promised(collective, len(share.ranks))[0]
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
-        self.held: dict[object, tuple[int, ...]] = {}  # content, its element and run
-        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # (rank, whether it wrote)
+        self.held: dict[object, tuple[int, ...]] = {}  # content, element, run
+        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # rank, whether it wrote
 
     def place(self, memory: Operand, element: int) -> object:
         if memory[0] == "mailbox":
@@ -204,7 +202,7 @@ class SymbolicMemory:
 
     def read(self, rank: int, memory: Operand, element: int, where: str) -> int:
         mask, *since = self.held.get(self.use(rank, memory, element, where, writes=False), (0,))
-        return mask if since == [element, self.run] else 0  # left by another block or run
+        return mask if since == [element, self.run] else 0  # another block's or run's
 
     def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
         self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run

@@ -1,17 +1,17 @@
 """Cut a program's transfers into messages, and order them: when each starts, is waited for and is merged.
 
-Each chunk is divided into **blocks** of at most one segment, the smallest unit that messages share. A message is a run
-of neighbouring blocks that fit in one segment. So large chunks are pipelined, and small chunks share a message.
+Each chunk is divided into **blocks** of at most one segment. A message is a run of neighbouring blocks that fit in one
+segment: large chunks are pipelined, and small chunks share a message.
 
     chunk 0                  chunk 1               chunk 2
     |block|block|block|bl|   |block|block|block|   |block|block|block|
 
-Both ends cut a transfer in the same way. A collective may run in portions: some blocks of every chunk, equal on all
-ranks. Blocks are independent, so portions may run in any order and give the bits of the whole.
+Both ends cut a transfer alike. A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks
+are independent, so portions in any order give the bits of the whole.
 
-A **lane** is all messages of one direction between two ranks. A **side buffer** is memory outside the user's buffer
-that a message uses. A receive is **merged** when its data is combined or copied from there into the buffer; receives of
-one step into the same blocks are merged together. A send may start when its data is final: while segment k is added,
+A **lane** is all messages of one direction between two ranks. A **side buffer** is a message's memory outside the
+user's buffer. A receive is **merged** when its data is combined or copied from there into the buffer; receives of one
+step into the same blocks are merged together. A send may start when its data is final: while segment k is added,
 segment k+1 is sent.
 
 [Note: Why instructions cannot deadlock]
@@ -24,7 +24,7 @@ completes even if sends are synchronous. The window only adds waits for earlier 
 [Note: The window]
 At most ``window`` messages per lane are posted: message m starts when message m - window is complete. Posting all
 segments of a chunk makes MPI search long queues (64 MiB in 16 KiB segments: 80 times slower), and each posted receive
-that combines needs a side buffer. ``window_of`` in ``plans/tuning.py`` chooses a larger window between hosts.
+that combines needs a side buffer. ``window_of`` (``plans/tuning.py``) is larger between hosts.
 """
 
 import itertools
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Portion(NamedTuple):
-    """Blocks of each chunk, split ``of`` ways, from border ``first`` to border ``last``."""
+    """Blocks of each chunk, split ``of`` ways, from border ``first`` to ``last``."""
 
     first: int
     last: int
@@ -59,9 +59,9 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, for one peer."""
+    """Elements ``start`` to ``stop``."""
 
-    key: tuple[int, int]  # (step, number between these ranks in the step), equal at both ends
+    key: tuple[int, int]  # (step, number in its lane in the step), equal at both ends
     peer: int
     start: int
     stop: int
@@ -71,7 +71,7 @@ class Message:
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
-    """Return a rank's messages by step; in a step sends come first, because they read the old data.
+    """Return a rank's messages by step, sends first, because they read old data.
 
     ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements.
     """
@@ -120,13 +120,13 @@ class Grid:
 WINDOW = 2
 
 Key = tuple[int, int]
-SideBuffer = tuple[int, bool, int]  # peer, incoming, number
+SideBuffer = tuple[int, bool, int]
 BEGIN: Key = (-1, 0)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait for messages, merge receives, then start messages."""
+    """Wait, merge, then start."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -135,14 +135,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class InstructionList:
-    """One rank's run. ``side_buffers`` differ for messages in flight at the same time."""
+    """``side_buffers`` of messages in flight together differ."""
 
     messages: Sequence[Message]
     instructions: Sequence[Instruction]
     side_buffers: dict[int, SideBuffer]
 
     def __str__(self) -> str:
-        """One line per instruction; a message is shown by its direction, step and number.
+        """One line per instruction; messages by direction, step and number.
 
         >>> from dear_mpi.collectives.algorithms.registry import programs
         >>> print(write_instructions(messages(programs("ring", "reduce_scatter", 2)[0], chunks=(0, 3, 6), segment=1)))
@@ -172,7 +172,7 @@ def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, sta
 
 @dataclass
 class Version:
-    """A block's content after a step: its writers (receives) and later readers (sends)."""
+    """A block's content after a step: writers (receives), later readers (sends)."""
 
     step: int = -1
     writers: set[int] = field(default_factory=set)
@@ -183,7 +183,7 @@ class Writer:
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
         self.blocks: dict[int, list[Version]] = defaultdict(lambda: [Version()])
-        self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
+        self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
         self.together: dict[object, list[int]] = defaultdict(list)
         for number, message in enumerate(messages):
@@ -191,7 +191,7 @@ class Writer:
                 self.together[self.place(number)].append(number)
         self.merge_time: dict[int, Key] = {}
         self.start_time: dict[int, Key] = {}
-        # Sends that must complete before a message starts or, with a side buffer, before it is merged.
+        # To complete before a message starts or, with a side buffer, is merged.
         self.after: dict[int, set[int]] = defaultdict(set)
         for number, message in enumerate(messages):
             (self.add_receive if message.incoming else self.add_send)(number, message)
@@ -213,7 +213,7 @@ class Writer:
             self.side_buffers[number] = self.side_buffer(message)
 
     def side_buffer(self, message: Message) -> SideBuffer:
-        """Reuse the side buffer of the message ``window`` before this one in its lane."""
+        """Reuse the buffer of the message ``window`` before in its lane."""
         lane = self.lanes[message.peer, message.incoming]
         return message.peer, message.incoming, len(lane) % self.window
 
@@ -230,7 +230,7 @@ class Writer:
         if message.combine or self.staged or crossing:
             arrived = max(self.messages[other].key for other in self.together[self.place(number)])
             self.merge_time[number] = max(arrived, self.latest(readers))
-            # A side buffer is reused after its merge; a message that is merged late gets its own.
+            # A side buffer is reused after its merge, so a late merge gets its own.
             late = self.merge_time[number] > message.key
             own = message.peer, True, self.window + number
             self.side_buffers[number] = own if late else self.side_buffer(message)
@@ -250,9 +250,9 @@ class Writer:
         lane.append(number)
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yield all events by time: merges first, then starts. No send is waited for twice.
+        """Yield events by time: merges, then starts. No send is waited for twice.
 
-        Sends start first, because a peer waits for them, while receives are posted a window ahead.
+        Sends start first, because a peer waits for them; receives are posted a window ahead.
         """
         events = [self.event(self.latest(group), group, starts=False) for group in self.together.values()]
         events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]

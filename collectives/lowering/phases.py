@@ -6,10 +6,10 @@
             mailboxes   post a block of each of my shards | combine the blocks of my shard from all mailboxes
                         and post the result | copy the results from all mailboxes
 
-Ranks reach each other's buffers, or each rank's extra mailbox. With mailboxes the stages overlap: in phase k a rank
-posts block k, combines block k - 1 and copies block k - 2, so a mailbox stays in cache (Peng et al., "Optimizing MPI
-collectives on shared memory multi-cores", SC 2023). A mailbox has two alternating sets of blocks: posted blocks are
-read after one barrier and may be overwritten after two. Contributions are combined in rank order, with the bits of
+Ranks reach each other's buffers, or extra mailboxes. With these, stages overlap: in phase k a rank posts block k,
+combines block k - 1 and copies block k - 2, so a mailbox stays in cache (Peng et al., "Optimizing MPI collectives on
+shared memory multi-cores", SC 2023). A mailbox has two alternating sets of blocks: posted blocks are read after one
+barrier and may be overwritten after two. Contributions are combined in rank order, with the bits of
 ``algorithms/ordered.py``. ``check.py`` proves that ranks never conflict within a phase.
 """
 
@@ -36,8 +36,8 @@ class Move:
 class Share:
     partition: Partition
     rank: int
-    block: int  # elements that fit a cache with their operands
-    at_once: bool = False  # combine all contributions in one go, because results are rounded
+    block: int  # elements: fits a cache with operands
+    at_once: bool = False  # results are rounded
 
     @property
     def ranks(self) -> range:
@@ -59,7 +59,7 @@ class Share:
         return -(-max(self.partition.counts) // self.block)
 
     def mailbox_start(self, rank: int) -> int:
-        """Return the offset of a shard's blocks in a set; no gaps if the whole buffer fits."""
+        """Return a shard's offset in a set; no gaps if the whole buffer fits."""
         return min(self.partition.borders[rank], rank * self.block)
 
     @property
@@ -94,7 +94,7 @@ class Share:
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-# Results are posted where a mailbox is free: a rank posts no contribution to its own shard.
+# Where a mailbox is free: no rank posts contributions to its own shard.
 STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
     "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
     "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),
@@ -105,7 +105,7 @@ STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = 
 def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
     """Overlap stages: phase k does stage 1 of block k, stage 2 of block k - 1, and so on.
 
-    If one block holds the whole buffer, each rank of an all-reduce combines all of it, which saves a barrier.
+    If one block holds the whole buffer, all ranks of an all-reduce combine all of it: one barrier less.
     """
     stages, whole = STAGES[collective], range(share.partition.count)
     if collective == "all_reduce" and len(whole) <= share.block:
@@ -126,7 +126,7 @@ def gather_in_buffers(share: Share) -> list[Move]:
 
 
 def reduce_in_buffers(share: Share) -> list[Move]:
-    """Combine each block of my shard in rank 0's buffer, where rank order begins, then copy it."""
+    """Combine my shard's blocks in rank 0's buffer, where rank order begins, then copy."""
     if share.at_once and len(share.ranks) > 2:
         return scatter_in_buffers(share) + gather_in_buffers(share)
     first, *rest = (("buffer", rank) for rank in share.ranks)

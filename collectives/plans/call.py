@@ -23,15 +23,13 @@ from dear_mpi.kernels.reference import BITWISE
 from dear_mpi.kernels.slab import Slab
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
-MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
+MOST_SEGMENTS = 10**6  # more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
-PLAIN = (np.ndarray, np.memmap)  # other NumPy arrays redefine operators or hide elements
+PLAIN = (np.ndarray, np.memmap)  # others redefine operators or hide elements
 
 
 @dataclass(frozen=True)
 class Call:
-    """A user's request: one collective on one rank's arrays."""
-
     collective: str
     x: Array
     out: Array | None
@@ -65,7 +63,7 @@ class Call:
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
-        """The tuning table of ``auto``, read once because its file may change; None without ``auto``."""
+        """The table of ``auto``, read once because its file may change, or None."""
         rules = rules_of(self.algorithm)
         return alike(rules) if self.alike and rules is not None else rules
 
@@ -74,16 +72,16 @@ class Call:
         return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
-        """Replace ``auto`` and None by the table's choice; ``sharing``: rules for shared memory first."""
+        """Replace ``auto`` and None by the table's choice; ``sharing``: shared memory's rules first."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             shared = [rule for rule in self.shared_rules if sharing and self.nbytes <= rule.limit]
             by_messages = [rule for rule in self.rules if not rule.shared]
             rule = pick(shared or by_messages, self.collective, transport.size, self.nbytes)
             algorithm = rule.algorithm
-            if ":" in self.algorithm:  # the built-in table's segments were not measured here
+            if ":" in self.algorithm:  # the built-in table's were not measured here
                 segment_bytes = rule.segment_bytes
-        least = max(segment_bytes, self.x.itemsize)  # an element of a user's type may be large
+        least = max(segment_bytes, self.x.itemsize)  # a user's type may be large
         segment_bytes = least if self.segment_bytes is None else self.segment_bytes
         check_segment(segment_bytes, self.x.dtype.itemsize)
         if self.nbytes > MOST_SEGMENTS * segment_bytes:
@@ -94,7 +92,7 @@ class Call:
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
 
     def scales(self, size: int) -> tuple[float, float]:
-        """Return factors for contributions and result. A power of two keeps the bits."""
+        """Factors for contributions and result; a power of two keeps the bits."""
         if self.op != "average":
             return 1.0, 1.0
         first = 0.5 ** (size - 1).bit_length() if self.x.dtype == DTYPES["fp16"] else 1.0
@@ -160,17 +158,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Task:
-    """A call's buffers, and what its runner needs."""
-
-    call: Call  # checked on all ranks
+    call: Call
     transport: Transport
-    tag: int  # of this plan's messages, equal on all ranks
-    slab: Slab | None  # for side buffers
-    buffer: Array  # flat; updated in place
+    tag: int  # equal on all ranks
+    slab: Slab | None
+    buffer: Array  # flat
     result: Array
-    before: Sequence[Callable[[], object]]  # copies around a run
+    before: Sequence[Callable[[], object]]
     after: Sequence[Callable[[], object]]
-    reached: Any = None  # memory of all ranks (``Reach``), if reachable
+    reached: Any = None  # all ranks' (``Reach``), if reachable
 
     @classmethod
     def of(cls, call: Call, transport: Transport, tag: int, slab: Slab | None = None) -> Task:
@@ -225,7 +221,7 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
         raise ValueError(f"{name} must have {due}, not {array.dtype}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name} must be contiguous, in C order, not of strides {array.strides}: pass a copy")
-    if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, but lack the flag
+    if written and not getattr(array.flags, "writeable", True):  # CuPy arrays lack the flag
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 
 

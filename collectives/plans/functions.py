@@ -1,12 +1,12 @@
 """Provide the collectives as functions, with cached plans.
 
-All ranks vote with the number of their cached plan. If one rank has none, or another one, all make a new plan, so
-disagreements are found as for any plan.
+All ranks vote with the number of their cached plan. If one has none, or another, all make a new plan, which finds
+disagreements.
 
     small calls      work in private memory of the plan; arrays are copied in and out
     all others       work in the user's array; for another array the plan is bound again, without the other ranks
 
-A plan knows only the address of a user's array: it runs for any array of its count and type that begins there.
+A plan knows only an array's address: it runs for any of its count and type that begins there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Send chunk c of x to rank c and receive rank c's chunk in its place, for every c.
 
-    The P chunks are equal; counts and other sizes are an ArgumentError.
+    The P chunks are equal; ArgumentError for counts and other sizes.
     """
     return once("all_to_all", x, comm, **{"algorithm": "pairwise", **options})
 
@@ -92,17 +92,17 @@ def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
     return CachedPlans.of(transport_of(comm))(collective, x, **options)
 
 
-SMALL_BYTES = 64 * 1024  # below: two copies cost little compared with the messages
+SMALL_BYTES = 64 * 1024  # two copies cost little
 MOST_PLANS = 32
-MOST_BYTES = 64 << 20  # buffers owned by cached plans
-MOST_ARRAYS = 8  # bound per plan at a time
+MOST_BYTES = 64 << 20
+MOST_ARRAYS = 8
 Key = tuple[Any, ...]
 
 
 class CachedPlans:
     def __init__(self, transport: Transport) -> None:
         self.transport, self.made = transport, 0
-        # By number, least recently used first, equally on all ranks
+        # By number, least recently used first; equal on all ranks
         self.kept: OrderedDict[int, CachedPlan] = OrderedDict()
         self.numbers: dict[Key, int] = {}
         transport.kept.add(self)
@@ -116,7 +116,7 @@ class CachedPlans:
         key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
-        except TypeError:  # an unhashable value
+        except TypeError:
             key, number = (), 0
         exclusively = self.transport.one_thread.run
         if number and (target := exclusively(self.again, number, x, out)) is not None:
@@ -126,7 +126,7 @@ class CachedPlans:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """None if the ranks do not all mean the same plan."""
+        """None if the ranks do not mean one plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
@@ -136,11 +136,11 @@ class CachedPlans:
         try:
             return kept(x, out)
         except BaseException:
-            self.numbers.pop(kept.key, None)  # the next call makes another
+            self.numbers.pop(kept.key, None)
             raise
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
-        """Cache a plan if useful; all ranks decide alike and drop the same plans."""
+        """Cache a plan if useful; all ranks decide alike."""
         if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
             return None
         kept = CachedPlan(key, plan)
@@ -177,7 +177,7 @@ def key_of(collective: str, x: Array, out: Array | None, options: dict[str, Any]
         key = (*key, out.size, out.dtype)
     try:
         path = file_of(options.get("algorithm", "ring"))
-        if path:  # the file may have changed
+        if path:  # it may have changed
             found = os.stat(path)
             key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
     except (OSError, TypeError, AttributeError):
@@ -192,14 +192,12 @@ def file_of(algorithm: str) -> str:
 
 
 class CachedPlan:
-    """The plan of one kind of call, bound to several arrays."""
-
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
         self.key, self.plan, self.into = key, plan, call.out is not None
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
-        self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
+        self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
         self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
@@ -215,7 +213,7 @@ class CachedPlan:
         try:
             plan.once()
         except BaseException:
-            plan.result = target  # kept alive by the plan: messages may still be written there
+            plan.result = target  # messages may still be written there
             raise
         if self.scatters and not self.into:
             into = target = into[self.own]
@@ -224,11 +222,11 @@ class CachedPlan:
         return target
 
     def bind(self, target: Array) -> Plan | None:
-        """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
+        """None if the algorithm cannot be bound again."""
         call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
-        else:  # an array in the target's memory that does not keep it alive
+        else:
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
@@ -249,8 +247,8 @@ class CachedPlan:
 def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
     """Collective: send ``outgoing[r]`` to each rank r and receive ``incoming[r]`` from it, in any sizes.
 
-    ``what`` names the call in messages; arrays are flat and of bytes. No plan is kept. MismatchError on all ranks:
-    sizes of two ranks differ.
+    ``what`` names the call in messages; arrays are flat, of bytes. No plan is kept. MismatchError on all ranks: sizes
+    of two ranks differ.
     """
     transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
 

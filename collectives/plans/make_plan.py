@@ -1,5 +1,3 @@
-"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -49,19 +47,19 @@ def make_plan(
         x, out: contiguous NumPy or CuPy arrays, see the table in ``dear_mpi.collectives``.
         comm: an mpi4py communicator or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for your function; ``auto`` or ``auto:FILE``
-            for the choice of a tuning table; ``native`` for the MPI library's own collective.
+            for a tuning table's choice; ``native`` for the MPI library's own.
         op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or ``average``; see ``docs/algorithms.md``.
-        segment_bytes: size of the largest message. Default: the tuning table's, else 256 KiB on one host and 60 KiB
-            between hosts.
+        segment_bytes: largest message. Default: the tuning table's, else 256 KiB on one host and 60 KiB between hosts.
         counts: elements of each rank's shard, such as ``Partition.of(count, size, weights).counts``. Default: equal.
         root: source of a broadcast or target of a reduce.
-        slab: memory for the plan's side buffers. Default: a new one.
+        slab: memory for side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
-        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, run in any order,
-            give the bits of one plan. Needs an algorithm that sends messages.
+        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, in any order, give
+        the
+            bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
-    CuPy arrays are processed on the current stream of the thread that runs the plan.
+    CuPy arrays are processed on the current stream of the running thread.
 
     Raises:
         ArgumentError: an argument is not allowed on some rank; raised on all ranks.
@@ -90,7 +88,7 @@ def prepare(
 
         reached = reach_for(task)
     call = asked.chosen(transport, sharing=reached is not None)
-    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     task = replace(task, call=call, reached=reached)
     run = runner_for(call.algorithm).prepare(task)
@@ -100,7 +98,6 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):

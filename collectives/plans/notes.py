@@ -3,8 +3,8 @@
     calls of a run   | start a message | wait for another | combine it | start the next ...
     times noted      t0               t1                 t2           t3
 
-The calls follow one another, so one clock reading after each suffices: 0.1 us per call and 0.6 us per run. A ring
-buffer keeps the last seconds, so training records always and has them when a rank stalls or fails.
+One clock reading after each call suffices: 0.1 us, and 0.6 us per run. A ring buffer keeps the last seconds, so
+training always records and has them when a rank stalls or fails.
 
     rank 1   started its end of the message:            |
     rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
@@ -22,18 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-MOST_CALLS = 1 << 17  # kept: 1 MiB of times
+MOST_CALLS = 1 << 17  # 1 MiB of times
 WAITS = ("ending", "device", "whole")
 KINDS = ("waiting", "transfer", "combining", "copying")
 AS = {"starting": "transfer", "device": "waiting"}
 
 
 class Part(NamedTuple):
-    """A call of a run."""
-
-    kind: str  # starting or ending (a message), combining, copying, device (wait for it), whole (library call)
+    kind: str  # starting or ending (a message), combining, copying, device (wait), whole (library call)
     step: int | None = None
-    number: int = 0  # of the message, between these ranks in the step
+    number: int = 0  # in the step and lane
     peer: int | None = None
     incoming: bool = False
     chunk: int | str = ""
@@ -51,7 +49,7 @@ class Part(NamedTuple):
 class Noted:
     """A rank's run: call ``k`` lasted from ``times[k]`` to ``times[k + 1]``, in seconds; a running one has fewer times.
 
-    ``number`` counts runs, equally on all ranks; ``said`` holds labels such as ``algorithm`` and ``bucket``.
+    ``number`` counts runs, equally on all ranks; ``said``: labels such as ``algorithm`` and ``bucket``.
     """
 
     number: int
@@ -71,21 +69,20 @@ class Noted:
         yield from zip(self.parts, self.times, self.times[1:], strict=False)
 
     def earlier(self, seconds: float) -> Noted:
-        """Shift all times by ``-seconds``, to another rank's clock."""
         return replace(self, times=array("d", (each - seconds for each in self.times)))
 
 
 class Notes:
-    """The last runs of a rank, up to ``most`` calls; one thread writes, others may read."""
+    """A rank's last runs, up to ``most`` calls; one thread writes, others may read."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.ring: deque[tuple[int, Mapping[str, Any], Sequence[Part], array[float]]] = deque()
         self.room, self.count = most, 0
 
     def begin(self, said: Mapping[str, Any], parts: Sequence[Part]) -> array[float]:
-        times = array("d")  # a list would be scanned by the garbage collector
+        times = array("d")  # not scanned by the garbage collector, as a list
         self.count += 1
-        self.ring.append((self.count, said, parts, times))  # three times faster than a ``Noted``
+        self.ring.append((self.count, said, parts, times))  # three times as fast as a ``Noted``
         self.room -= len(parts)
         while self.room < 0 and len(self.ring) > 1:
             self.room += len(self.ring.popleft()[2])
@@ -96,7 +93,7 @@ class Notes:
         return self.since(-math.inf)
 
     def since(self, begin_s: float) -> list[Noted]:
-        """Return the begun runs that ended later; scans no earlier ones."""
+        """Return begun runs that ended later."""
         found = list[Noted]()
         for number, said, parts, times in reversed(list(self.ring)):
             taken = times[:]
@@ -114,8 +111,6 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 
 
 class StepSpan(NamedTuple):
-    """Seconds of one activity; ``peer`` is the awaited or served rank."""
-
     kind: str
     step: int | None
     peer: int | None

@@ -1,7 +1,6 @@
 """Run a prepared collective many times. All ranks start their plans in one order.
 
-A runner binds all requests, views and calls in advance, so a run slices no array and allocates nothing, except for
-noted times (``notes.py``).
+A runner binds all requests, views and calls, so a run slices and allocates nothing but noted times (``notes.py``).
 
     whole                   all calls in order: a third faster than ``start`` and ``wait`` for small collectives
     start, advance, wait    begin, continue without blocking, finish
@@ -30,8 +29,6 @@ Action: TypeAlias = Callable[[], object]
 
 
 class Act(NamedTuple):
-    """A call of a run; a wait also has a ``test`` to poll."""
-
     part: Part
     call: Action
     test: Callable[[], bool] | None = None
@@ -42,7 +39,7 @@ def waiting(part: Part, wait: Request | Event) -> Act:
 
 
 class InstructionRun:
-    """Makes calls in order, blocking or polling; errors become a TransportError that names step and peer."""
+    """Make calls in order, blocking or polling; a TransportError names step and peer."""
 
     def __init__(self, rank: int, acts: Sequence[Act], requests: Sequence[Request]) -> None:
         self.rank, self.requests = rank, requests
@@ -79,7 +76,6 @@ class InstructionRun:
         self.go(self.calls, note)
 
     def go(self, calls: Sequence[Action], note: Callable[[float], object] | None = None) -> None:
-        """Make the last calls of a run; their iterator counts what is left."""
         left = self.left = iter(calls)
         try:
             if note is None:
@@ -108,9 +104,9 @@ class InstructionRun:
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, task: Task) -> InstructionRun | None:
-        """Bind to another buffer; None if the other ranks are needed.
+        """Bind to another buffer; None if that needs the other ranks.
 
-        Both runs share side buffers, so only one may run at a time.
+        Both share side buffers: only one may run at a time.
         """
         return None
 
@@ -121,13 +117,13 @@ class InstructionRun:
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
-    """Let one thread at a time call this method."""
+    """Let one thread at a time call this."""
 
     @wraps(method)
     def run(plan: Plan) -> T:
         only = plan.one_thread
         try:
-            only.tokens.pop()  # ``run`` would cost 0.2 us more
+            only.tokens.pop()  # ``run`` costs 0.2 us more
         except IndexError:
             return only.run(method, plan)
         try:
@@ -139,7 +135,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
 
 
 class RunningOperation:
-    """A transfer that may be in progress, as monitors see it; messages use its ``name``.
+    """A transfer that may be in progress, as monitors see it.
 
     ``notes``, if given, records whole runs with the labels ``said``.
     """
@@ -172,7 +168,7 @@ class RunningOperation:
         self.transport.under_way.discard(self)
 
     def attempt(self, part: Callable[[], T]) -> T:
-        """After an error some messages may be incomplete, so no run starts again."""
+        """After an error messages may be incomplete: no run starts again."""
         try:
             return part()
         except BaseException as error:
@@ -190,7 +186,7 @@ class RunningOperation:
 
 
 class Plan(RunningOperation):
-    """A prepared collective: call it, or start it, compute, and wait."""
+    """A prepared collective: call it, or start, compute, and wait."""
 
     def __init__(self, run: InstructionRun, task: Task) -> None:
         call, transport = task.call, task.transport
@@ -208,7 +204,7 @@ class Plan(RunningOperation):
     def start(self) -> None:
         """Begin a run without waiting for other ranks (except in debug mode).
 
-        On a GPU the first messages leave later, after the kernels that wrote the arrays.
+        On a GPU the first messages leave after the kernels that wrote the arrays.
         """
         self.check_idle()
         for call in self.before:
@@ -217,7 +213,7 @@ class Plan(RunningOperation):
 
     @alone
     def advance(self) -> bool:
-        """Make progress without blocking; return whether the run is complete."""
+        """Return whether the run is complete, without blocking."""
         self.check_whole("advance")
         if self.running:
             if self.attempt(self.run.advance):
@@ -249,7 +245,6 @@ class Plan(RunningOperation):
         return self.once()
 
     def once(self) -> Array:
-        """Run; the caller excludes other threads."""
         self.check_idle()
         for call in self.before:
             call()
@@ -268,8 +263,8 @@ class Plan(RunningOperation):
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def free(self) -> None:
-        """Free requests and buffers. A run in progress is finished first, so no peer hangs."""
-        if self.broken is not None or self.freed:  # after an error messages may still use both
+        """Free requests and buffers, after any run in progress: no peer hangs."""
+        if self.broken is not None or self.freed:  # messages may still use both
             return
         if self.running:
             self.wait()
@@ -280,6 +275,6 @@ class Plan(RunningOperation):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """After an error in a run the plan is not freed: peers may never answer."""
+        """After an error the plan is not freed: peers may never answer."""
         if error is None or not self.running:
             self.free()

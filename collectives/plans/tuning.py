@@ -38,16 +38,16 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return runner_of(self.algorithm) == "shared"
 
 
-NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # RUNNER also has entries without programs
-SMALL_BYTES = 16 * 1024  # in shared memory, below: one barrier and a copy beat two barriers
+NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # some of RUNNER have no programs
+SMALL_BYTES = 16 * 1024  # in shared memory: one barrier and a copy beat two barriers
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
 WINDOW_BYTES = 1 << 20
 MOST_POSTED = 32
-# Rules for shared memory come first where ranks share it. Small buffers need few steps: recursive doubling, then
-# butterflies, then rings (later on more ranks).
+# Rules for shared memory come first. Small buffers need few steps: recursive doubling, then butterflies, then rings
+# (later on more ranks).
 KIB, MIB = 1 << 10, 1 << 20
-GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: limit below which butterflies are faster
+GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: butterflies are faster below
 TABLE: dict[tuple[str, int], dict[str, int | None]] = {
     ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, "shared": None},
     ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
@@ -91,9 +91,9 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Return whether to allocate a buffer in shared memory, so that plans work in it directly.
+    """Return whether plans work directly in a buffer in shared memory; without it MPI is faster.
 
-    Under ``auto`` a rule decides (without a collective: any). In private memory MPI is faster.
+    Under ``auto`` a rule decides (without a collective: any).
     """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
@@ -131,7 +131,7 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Use one algorithm for an all-reduce and its halves, so that both give the same bits.
 
-    It is the all-reduce's or, if that serves no halves, the reduce-scatter's.
+    It is the all-reduce's or, without halves, the reduce-scatter's.
     """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]

@@ -1,16 +1,16 @@
 """Predict a program's time on a network, event by event: latency alpha, beta s/byte, gamma s/byte reduced.
 
-Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and beta. A message
+Each rank has a port, and each host one to the network, shared by its ranks, with its own alpha and beta. A message
 begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if messages share a
-side of a port (``network.py``). Combining takes b gamma on the receiver. A rank enters a step when all messages of its
-previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits
-segments, which let steps overlap, and the eager sending of small messages.
+side of a port (``network.py``). Combining takes b gamma on the receiver. A rank enters a step when its previous one is
+complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager
+sending.
 
-Each message also takes o seconds of a rank's one processor at both ends. At the start of a step a rank hands over its
-sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, and the sum.
+Each message also takes o seconds of the processor at both ends. At the start of a step a rank hands over its sends, o
+each, before their messages begin. Then it handles arrivals: o each, and the sum.
 
-A flow is all messages from one rank to another. When a flow starts or stops, connected flows get new rates, until the
-first of them finishes a message.
+A flow is all messages from one rank to another. When it starts or stops, connected flows get new rates, until one
+finishes a message.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
 Messages begin, share and end as in SimGrid (decision 0013).
@@ -52,7 +52,7 @@ def cost(
 ) -> Cost:
     """Price the programs of all ranks for a buffer of ``count`` elements.
 
-    ``arrivals_s``: when each rank enters the call; default 0. ProgramError: the programs deadlock.
+    ``arrivals_s``: when each rank enters; default 0. ProgramError: deadlock.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
@@ -76,15 +76,15 @@ def cost(
 class Progress:
     program: Program
     number: int = -1
-    entered_s: float = 0.0  # start of the current step
-    done_s: float = 0.0  # end of its last completed message
-    busy_s: float = 0.0  # end of its processor's work
-    left: int = 0  # incomplete messages of the step
+    entered_s: float = 0.0
+    done_s: float = 0.0  # end of the last message
+    busy_s: float = 0.0  # end of its work
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """An event; ``off``: cancelled."""
+    """``off``: cancelled."""
 
     time_s: float
     what: Callable[..., None]
@@ -102,25 +102,23 @@ class Message(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """All messages from one rank to another, in order."""
-
     source: int
     target: int
     sides: Way
     link: Network
     # Sends (ready time, bytes) and receives (ready time, combine).
     posted: Lane[tuple[float, int], tuple[float, bool]] = field(default_factory=Lane)
-    queue: deque[Message] = field(default_factory=deque)  # the first one is moving
+    queue: deque[Message] = field(default_factory=deque)  # the first is moving
     rate: float = 1.0  # share of its sides
-    over_s: float = 0.0  # end of the first message at this rate
+    over_s: float = 0.0  # of the first message
     look: Due | None = None  # next look at this flow and at connected flows
 
 
 class Simulation:
-    """Ranks, flows between them, and events in order of time.
+    """Ranks, flows and events in order of time.
 
     Args:
-        programs: of the first of ``size`` ranks, which all others repeat with peers shifted; default: of all ranks.
+        programs: of the first of ``size`` ranks, which others repeat with peers shifted; default: of all.
         nbytes: returns the bytes of chunks.
     """
 
@@ -140,7 +138,7 @@ class Simulation:
         return max(rank.entered_s for rank in self.ranks)
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
-        """Return the identical pair of ranks whose first rank has a program here."""
+        """Return the identical pair whose first rank has a program here."""
         first = rank % len(self.ranks)
         return first, (peer - rank + first) % self.size
 
@@ -203,7 +201,6 @@ class Simulation:
                 self.changed[side].append(time_s)
 
     def share(self, side: Side) -> None:
-        """Share a side and all connected sides anew."""
         users = connected(side, self.moving)
         now_s = max(time_s for each in users for time_s in self.changed.pop(each, ()))
         rates = fair_rates(users)
@@ -214,7 +211,6 @@ class Simulation:
         self.look_later(rates)
 
     def look_later(self, flows: Collection[Flow]) -> None:
-        """Look again when the first flow finishes a message, and not earlier."""
         if flows:
             look = self.later(min(flow.over_s for flow in flows), self.look, flows)
         for flow in flows:
@@ -223,7 +219,6 @@ class Simulation:
             flow.look = look
 
     def look(self, time_s: float, flows: Collection[Flow]) -> None:
-        """Complete messages that are due."""
         for flow in [flow for flow in flows if flow.over_s <= time_s * (1 + TIE)]:
             self.over(flow.over_s, flow, flow.queue.popleft())
             if flow.queue:

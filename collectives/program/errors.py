@@ -1,16 +1,14 @@
-"""Define the errors of collectives, by kind, and how messages name ranks."""
-
 from collections.abc import Collection
 
 __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
 
 
 class CollectiveError(RuntimeError):
-    """The base of all errors of collectives."""
+    """The base of all."""
 
 
 class AgreedError(CollectiveError):
-    """Raised on all ranks, so each can stop in good order. Any other error ends the job."""
+    """Raised on all ranks, so each can stop in order. Any other error ends the job."""
 
 
 class ArgumentError(AgreedError, ValueError):

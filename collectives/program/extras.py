@@ -1,6 +1,6 @@
-"""Find what other packages and our extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
+"""Find entry points of other packages and our extras, e.g. in the group ``dear_mpi.schedules``.
 
-A group is read on a name that core does not have. A place, ``module:name``, is imported when its name is used.
+A group is read on a name that core lacks. A place, ``module:name``, is imported when its name is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,17 +18,17 @@ CONTRIB = "dear_mpi.contrib."
 
 @cache
 def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
-    """Leave out extras in a deleted folder: metadata still names them."""
-    from importlib.metadata import entry_points  # slow to import, and seldom needed
+    """Leave out extras in a deleted folder."""
+    from importlib.metadata import entry_points  # slow to import
 
     return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}
 
 
 def is_deleted(place: str) -> bool:
     module = place.partition(":")[0]
-    try:  # a folder without its files, as git leaves one with byte code, has no origin
+    try:  # git leaves a folder with byte code, without origin
         return module.startswith(CONTRIB) and getattr(find_spec(module), "origin", None) is None
-    except ModuleNotFoundError:  # all of contrib is gone
+    except ModuleNotFoundError:  # contrib is gone
         return True
 
 
@@ -39,26 +39,22 @@ def load_place(place: str) -> Any:
 
 @cache
 def load_extra(group: str, name: str) -> Any:
-    """Import what an entry point names.
-
-    Raises a ValueError that names the entry point and its package.
-    """
+    """Import an entry point; a ValueError names it and its package."""
     found = entry_points_of(group)[name]
     try:
         return found.load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # sys.exit() as well, which would end the command in silence
+    except BaseException as error:  # sys.exit() as well
         package = found.dist.name if found.dist else "an unknown package"
         what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
         raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 class WithExtras(Mapping[str, T]):
-    """Extend a table of core by the names of a group, which cannot replace core's.
+    """Extend core's table by a group's names, which cannot replace core's.
 
-    Args:
-        load: returns the value of a name of the group.
+    ``load`` returns the value of such a name.
     """
 
     def __init__(self, core: Mapping[str, T], group: str, load: Callable[[str], T] | None = None) -> None:

@@ -1,5 +1,3 @@
-"""Describe which ranks share a host and how fast they send, for two-level algorithms."""
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ INSIDE, BETWEEN = "inside hosts", "between hosts"
 
 
 class Rates(NamedTuple):
-    """Bytes/s of a rank inside its host, and to other hosts while all ranks of its host send."""
+    """Bytes/s of a rank inside its host, and to others while its whole host sends."""
 
     inside: float
     between: float
@@ -24,7 +22,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that bring a rank its chunk: on each host the one at the rank's place.
+    """Return the ranks, one per host at the rank's place, that bring a rank its chunk.
 
     >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
@@ -38,9 +36,7 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that a rank serves.
-
-    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    """>>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
     members, home, place = placed(rank, hosts)
@@ -58,7 +54,7 @@ def share_served(hosts: Sequence[int]) -> float:
 
 
 def placed(rank: int, hosts: Sequence[int]) -> tuple[list[list[int]], list[int], int]:
-    """Return the ranks of each host, the ranks of this host, and the rank's place there."""
+    """Return each host's ranks, this host's, and the rank's place there."""
     members = by_host(hosts)
     home = next(ranks for ranks in members if rank in ranks)
     return members, home, home.index(rank)
@@ -96,9 +92,7 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """Return each rank's host, spread evenly.
-
-    >>> spread(5, 2)
+    """>>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:
@@ -122,7 +116,7 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """Unmatched sends and receives between two ranks, matched in order as MPI matches messages of one tag."""
+    """Unmatched sends and receives, matched in order as MPI does for one tag."""
 
     def __init__(self) -> None:
         self.sends: deque[S] = deque()

@@ -1,5 +1,3 @@
-"""Read JSON files that users name, and report every fault in one format."""
-
 import json
 import re
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ def read_json(what: str, path: Path) -> Any:
 
 @contextmanager
 def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
-    """Yield a file's content for checks; a ValueError of the block names file and writing command."""
+    """Yield a file's content; a ValueError of the block names file and writing command."""
     content = read_json(what, path)
     try:
         yield content
@@ -42,7 +40,7 @@ def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
 
 
 def in_words(said: str, content: Any) -> str:
-    """Translate msgspec's message into ours, with the offending value; keep other texts.
+    """Translate msgspec's message, with the offending value; keep other texts.
 
     >>> in_words("Expected `int` >= 1 - at `$.rows[0].ranks`", {"rows": [{"ranks": 0}]})
     'rows[0].ranks must be a whole number >= 1, not 0'

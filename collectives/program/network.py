@@ -5,9 +5,9 @@
     b to y      1/3     three flows go into y, and each has a third of it
     c to y      1/3
 
-A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, one side of
-every link on its way. Flows share a side evenly. If another side limits a flow, the others take the rest. Twice as many
-links mean twice the latency and half the share, as under TCP.
+A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, a side of every
+link on its way. Flows share a side evenly, and take what limited flows leave. Twice the links mean twice the latency
+and half the share, as under TCP.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5 (progressive filling).
 """
@@ -23,20 +23,20 @@ from dear_mpi.collectives.program.hosts import Rates, rates_of
 
 TIE = 1e-10  # equal within rounding
 
-Side: TypeAlias = tuple[Hashable, ...]  # "out" or "in" side of a port, or one direction of a link
+Side: TypeAlias = tuple[Hashable, ...]  # side of a port, or direction of a link
 Way: TypeAlias = tuple[Side, ...]
 
 
 @dataclass(frozen=True)
 class Network:
-    """Costs of messages and sums; derive a class for a network with a shape."""
+    """Costs of messages and sums; derive networks with a shape."""
 
-    # Whether only ports are shared. Then messages between two ranks move in order, and all hosts look the same.
+    # If only ports are shared, messages between two ranks move in order, and all hosts look the same.
     ports: ClassVar[bool] = True
-    alpha: float = 0.0  # s per message
-    beta: float = 0.0  # s per byte
-    gamma: float = 0.0  # s per byte combined
-    o: float = 0.0  # s of the processor per message, at each end
+    alpha: float = 0.0  # s/message
+    beta: float = 0.0  # s/byte
+    gamma: float = 0.0  # s/byte combined
+    o: float = 0.0  # processor's s/message, at each end
     hosts: tuple[int, ...] | None = None
     between: Network | None = None
 
@@ -45,7 +45,7 @@ class Network:
         return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """Return the host of each rank, for algorithms."""
+        """Return each rank's host, for algorithms."""
         return self.hosts
 
     @property
@@ -77,7 +77,6 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """Return all flows that share sides with this one, directly or through others."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:
@@ -89,7 +88,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """Fix rates from the tightest side on."""
+    """From the tightest side on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

@@ -5,7 +5,7 @@
     with counts 1 0 6 3                     [0||1 2 3 4 5 6|7 8 9]         exact counts
     cut into 2 chunks per shard             [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
 
-Without weights the first ``count % size`` shards have one more element. Shards and chunks may be empty.
+The first ``count % size`` even shards have one more element. Shards and chunks may be empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Partition:
-    """Borders of the ranks' shards, from 0 to the count."""
+    """From 0 to the count."""
 
     borders: tuple[int, ...]
 
@@ -76,7 +76,7 @@ class Partition:
         return slice(self.borders[rank], self.borders[rank + 1])
 
     def chunks(self, parts: int = 1) -> tuple[int, ...]:
-        """Return the borders of all chunks, ``parts`` even ones per shard."""
+        """``parts`` even chunks per shard."""
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)

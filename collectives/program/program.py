@@ -1,12 +1,11 @@
 """Define a collective algorithm as data: a function of (rank, size) that returns a ``Program``.
 
 Meaning. The buffer has ``size * parts`` chunks; rank r owns ``parts`` of them from ``r * parts`` on. All sends of a
-step read the buffer's state at the start of the step. A receive replaces chunks or combines them. All contributions
-that a step combines into a chunk, the rank's own included, are combined at once in rank order; two-byte numbers in
-fp32, rounded once. Messages between a pair of ranks are matched in program order. A message arrives in the chunks that
-were sent; only addressed data (``Contract``) may arrive in others of equal length. Both ends of a message are in the
-same step, and all ranks have equally many steps. A rank enters a step when its previous step is complete; there is no
-other synchronization.
+step read the buffer's state at its start. A receive replaces chunks or combines them. All contributions that a step
+combines into a chunk, the rank's own included, are combined at once in rank order; two-byte numbers in fp32, rounded
+once. Messages between two ranks are matched in program order. A message arrives in the chunks that were sent; only
+addressed data (``Contract``) may arrive in others of equal length. Both ends of a message are in one step, and all
+ranks have equally many. A rank enters a step when its previous step is complete; there is no other synchronization.
 """
 
 import inspect
@@ -18,7 +17,7 @@ from dear_mpi.collectives.program.hosts import Rates
 
 @dataclass(frozen=True)
 class Send:
-    """``chunks`` is a ``range`` of step 1, such as ``range(3, 4)`` for chunk 3."""
+    """``chunks``: a ``range`` of step 1, such as ``range(3, 4)``."""
 
     peer: int
     chunks: range
@@ -42,8 +41,6 @@ class Receive:
 
 @dataclass(frozen=True)
 class Step:
-    """Transfers that may all be in flight at the same time."""
-
     sends: tuple[Send, ...] = ()
     receives: tuple[Receive, ...] = ()
 
@@ -103,7 +100,7 @@ def asks_for(algorithm: Algorithm, name: str) -> bool:
 
 
 def renamed(program: Program, shift: int) -> Program:
-    """Name every rank r r + shift: moves a tree's root from rank 0."""
+    """Rename rank r to r + shift: moves a tree's root."""
     names = [(rank + shift) % program.size for rank in range(program.size)]
     steps = tuple(
         Step(
@@ -147,8 +144,8 @@ def root(rank: int, owner: int) -> bool:
 class Contract:
     """Which ranks hold data of a chunk before and after, as functions of (rank, owner).
 
-    A rank with data before contributes it; a rank with data after has all contributions. Addressed data is for the
-    chunk's owner and ends in the chunk of its sender.
+    Ranks contribute the data before; data after has all contributions. Addressed data is for the chunk's owner and
+    ends in the chunk of its sender.
     """
 
     begins: Holder
@@ -156,7 +153,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """Return a rank's initial data as in a ``Row`` of ``verify.py``."""
+        """As a ``Row`` of ``verify.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

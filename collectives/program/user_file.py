@@ -1,6 +1,6 @@
 """Load functions, classes and values from users' files: ``path/to/mine.py:my_ring``. A file runs once.
 
-Calls have a time limit; an endless one keeps its daemon thread, which Python cannot end.
+Calls have a time limit; an endless one keeps its daemon thread.
 """
 
 import ast
@@ -22,27 +22,27 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
+WITH_OPTIONS = ("schedule",)  # kinds with options
 VALUES = ("route",)
-MOST = 500  # characters of a user's error
-LIMIT_S = 10.0  # without progress: user code takes milliseconds
-LOOK_S = 0.05  # between looks at a call
-PARSING = threading.Lock()  # in several threads at once, ast.parse fails at random (Python 3.11.7)
+MOST = 500
+LIMIT_S = 10.0  # user code takes milliseconds
+LOOK_S = 0.05
+PARSING = threading.Lock()  # ast.parse fails at random in several threads (Python 3.11.7)
 
 
 @dataclass(frozen=True)
 class Source:
-    """File and name as read now: the file may change after it was proved."""
+    """File and name as read: the file may change after its proof."""
 
     kind: str
-    path: Path  # absolute
+    path: Path
     code: bytes
     name: str
     given: str = ""
 
     @property
     def text(self) -> str:
-        """Identify the source without its path, which may differ between ranks."""
+        """Leave out the path, which differs by rank."""
         return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 
@@ -68,7 +68,7 @@ def source_of(spec: str, kind: str, example: str) -> Source:
 
 
 def split_options(spec: str) -> tuple[str, str]:
-    """Split off the options in parentheses after a name in a file.
+    """Split off options in parentheses after a name in a file.
 
     >>> split_options("a(1)/mine.py:Mine(limit=4MB)"), split_options("mine.py:Mine")
     (('a(1)/mine.py:Mine', '(limit=4MB)'), ('mine.py:Mine', ''))
@@ -78,7 +78,7 @@ def split_options(spec: str) -> tuple[str, str]:
 
 
 def source_text(name: str, kind: str, example: str) -> str:
-    """Return our name, or a user's source's checksum, for comparison between ranks."""
+    """Return our name, or a user's source's checksum, to compare ranks."""
     return source_of(name, kind, example).text if is_in_file(name) else name
 
 
@@ -98,7 +98,7 @@ def load(source: Source) -> Any:
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where data classes look for it
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look here
     with telling(f"{kind} file {str(source.path)!r} fails"):
         exec(compile(source.code, source.path, "exec"), vars(module))
     found = getattr(module, source.name, None)
@@ -110,12 +110,12 @@ def load(source: Source) -> Any:
 
 @contextmanager
 def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
-    """Turn any exception of user code, except Endless, into ``error_type`` with a prefix."""
+    """Turn exceptions of user code, except Endless, into ``error_type`` with a prefix."""
     try:
         yield
     except (KeyboardInterrupt, Endless):
         raise
-    except BaseException as error:  # includes sys.exit(), which would end the command silently
+    except BaseException as error:  # sys.exit() as well
         said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 
@@ -125,7 +125,7 @@ class Endless(Exception):
 
 
 def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -> T:
-    """Run a call with a time limit, restarted when ``place()`` changes; raises Endless."""
+    """Limit a call's time, restarted when ``place()`` changes; raises Endless."""
     future = Future[T]()
 
     def run() -> None:
@@ -134,7 +134,7 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         except BaseException as error:
             future.set_exception(error)
 
-    if sys.platform == "emscripten":  # a browser has no threads; its page can stop an endless call
+    if sys.platform == "emscripten":  # no threads; a page can stop an endless call
         run()
         return future.result()
     threading.Thread(target=run, name="in time", daemon=True).start()

@@ -1,11 +1,11 @@
 """Prove an algorithm without running it: replay all ranks' programs on symbols and check the result.
 
-Rules: every send has a matching receive in the same step; no undefined data is sent; no contribution is combined twice;
+Rules: every send has a matching receive in its step; no undefined data is sent; no contribution is combined twice;
 receives of one step touch a chunk twice only if both combine; the contract holds at the end.
 
-The replay moves all ranks step by step. In a real run some ranks are ahead, with the same result, because both ends of
-a message are in the same step. Ranks cannot block each other even if sends are synchronous: ranks in the earliest step
-wait only for messages among themselves. Time: O(chunks sent).
+The replay moves all ranks step by step. A real run, with some ranks ahead, has the same result, because both ends of a
+message are in one step. Ranks cannot block each other even if sends are synchronous: ranks in the earliest step wait
+only for messages among themselves. Time: O(chunks sent).
 
 The idea is from msccl-tools' ``Algorithm.check_implements``.
 """
@@ -20,17 +20,18 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, 
 
 __all__ = ["verify"]
 
-# One rank's data: bit i of ``row[chunk]`` is set if rank i's contribution is in; 0 is undefined. For addressed data,
-# bit size + i marks data for rank i.
+# Bit i of a rank's ``row[chunk]`` is set if rank i's contribution is in; 0 is undefined. For addressed data, bit
+# size + i marks data for rank i.
 Row = list[int]
 
-MOST_BLAMED = 16  # ranks to search for the faulty one: up to three proofs for each
+MOST_BLAMED = 16  # ranks to search for the faulty one, up to three proofs each
 
 
 def verify(programs: Sequence[Program]) -> None:
     """Raise a ProgramError that names rank, step, chunk or peer if the programs are wrong.
 
-    A fault often shows on another rank. If one rank's change makes the proof hold, the error names that rank.
+    A fault often shows on another rank. The error names a rank if only its change makes
+    the proof hold.
     """
     try:
         check(programs)
@@ -51,7 +52,6 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    """Return the error of the one rank whose change repairs the programs, else None."""
     if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
@@ -65,9 +65,9 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
 
 
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
-    """Return a rank's program with the sends that its peers receive and the receives that they send.
+    """Return a rank's program with the transfers that its peers expect.
 
-    ``combine``: for receives that the rank lacks; None: for all, as most others of the step.
+    ``combine``: for receives that the rank lacks; None: for all, as most of the step.
     """
     steps = []
     for number, mine in enumerate(programs[rank].steps):
@@ -85,7 +85,7 @@ def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) ->
 
 
 def difference(program: Program, due: Program) -> ProgramError | None:
-    """Name the first step that differs from ``due``; None if only the order differs."""
+    """Name the first differing step; None if only the order differs."""
     counted = ([Counter([*step.sends, *step.receives]) for step in each.steps] for each in (program, due))
     pairs = enumerate(zip(*counted, strict=True))
     differing = [(number, mine - right, right - mine) for number, (mine, right) in pairs if mine != right]
@@ -116,14 +116,14 @@ def promised(collective: str, size: int) -> list[Row]:
 
 def check_shapes(programs: Sequence[Program]) -> None:
     kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
-    usual = kinds.index(mode(kinds))  # differing from most ranks is the error
+    usual = kinds.index(mode(kinds))  # unlike most ranks
     for rank, program in enumerate(programs):
         for problem in problems(program, rank, (usual, programs[usual]), len(programs)):
             raise ProgramError(problem, rank=rank)
 
 
 def problems(program: Program, rank: int, like: tuple[int, Program], size: int) -> Iterator[str]:
-    """Yield faults of one program, compared with ``like`` (a rank and its program)."""
+    """Yield a program's faults, compared with ``like`` (a rank and its program)."""
     other, first = like
     if program.collective not in COLLECTIVES:
         yield f"rank {rank}: the collective must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
@@ -167,7 +167,7 @@ def races(step: Step, where: str) -> Iterator[str]:
 def keeps_rank_order(programs: Sequence[Program]) -> bool:
     """Return whether contributions are combined in rank order, as for ops that do not commute.
 
-    Rounding is then independent of the borders between chunks.
+    Then rounding does not depend on chunks' borders.
     """
     return all(
         in_order(rows, program.rank, chunk, program.steps[number])
@@ -205,7 +205,7 @@ def run(programs: Sequence[Program]) -> list[Row]:
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """Yield the data of all ranks before and after each step, in rows that the next step changes."""
+    """Yield all ranks' data before and after each step; the next step changes the rows."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
     rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
@@ -256,7 +256,7 @@ def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *,
 
 
 def fit(sent: range, received: range, program: Program) -> bool:
-    if not COLLECTIVES[program.collective].addressed:  # all shards have the same length
+    if not COLLECTIVES[program.collective].addressed:  # shards have one length
         return sent == received
     return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
 

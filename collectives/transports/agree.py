@@ -1,4 +1,4 @@
-"""Check that all ranks are about to do the same: MPI does not notice, and gives garbage or a hang."""
+"""Check that all ranks are about to do the same: MPI gives garbage or a hang."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -14,8 +14,7 @@ T = TypeVar("T")
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
     """Collective: evaluate ``facts()`` on each rank and compare; ``what`` names the operation.
 
-    ArgumentError: ``facts`` raised on some rank. MismatchError: a value or ``what`` differs. Both are raised on all
-    ranks and name each rank's value.
+    On all ranks, naming each rank's value: ArgumentError: ``facts`` raised. MismatchError: a value or ``what`` differs.
     """
     try:
         mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
@@ -23,12 +22,12 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         mine = (what, {}, str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # any error: a rank that left here would leave the others waiting
+    except BaseException as error:  # or the other ranks would wait
         mine = (what, {}, f"{type(error).__name__}: {error}")
-    while not transport.same(0):  # other ranks may still vote on repeating a cached plan; answer their vote
+    while not transport.same(0):  # answer others' votes on repeating a cached plan
         pass
     answers = transport.gather_values(mine)
-    what = answers[0][0]  # rank 0's, so that all messages are equal
+    what = answers[0][0]  # all messages are equal
     complaints = [message for _, _, message in answers]
     if any(complaints):
         raise ArgumentError(f"{what}: {by_rank(complaints, ', on ')}")
@@ -41,9 +40,9 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
 
 def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
-    """Collective: return rank 0's value of ``say()`` on all ranks; its error is raised on all, as by ``agree``.
+    """Collective: return rank 0's ``say()`` on all ranks, or raise its error, as ``agree``.
 
-    ``asleep``: the call is long, so the other ranks wait without using their cores.
+    ``asleep``: the call is long, so other ranks wait without using cores.
     """
     said: list[T] = []
 
@@ -60,7 +59,7 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asl
     return transport.gather_values(said)[0][0]
 
 
-by_rank_0 = said_by_rank_0  # for actions
+by_rank_0 = said_by_rank_0
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:

@@ -5,10 +5,10 @@
 
 Each rank has one full-duplex port. A message goes to the transport below when its last byte would arrive, so the real
 transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
-rate. With a second link, ranks are on emulated hosts, each with one port to all others, at which its ranks take turns.
+rate. With a second link, ranks take turns at emulated hosts' ports.
 
-Time passes by sleeping, so emulation takes no processor time from computation. Messages leave only while their rank is
-in ``Wait`` or ``Test``, as an engine's thread always is.
+Sleeping takes no processor time from computation. Messages leave only while their rank is in ``Wait`` or ``Test``, as
+an engine's thread always is.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-NAP_S = 100e-6  # between polls
-BURST_S = 4e-3  # that an incoming port may catch up after a late poll
+NAP_S = 100e-6
+BURST_S = 4e-3  # an incoming port may catch up after a late poll
 OUT, IN = 0, 1
 
 
 @dataclass(frozen=True)
 class Link:
-    """The link of each rank, or inside hosts if ``between`` and ``blocks`` define hosts."""
+    """Each rank's link, or inside hosts if ``between`` and ``blocks`` define hosts."""
 
-    bandwidth: float  # bytes/s in each direction
+    bandwidth: float  # bytes/s, each direction
     latency_s: float = 0.0
-    between: Link | None = None  # a host's ranks share a port to all others
+    between: Link | None = None
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Link:
         return said if self.between is None else f"{said} inside hosts and {self.between} between them ({self.blocks})"
 
     def hosts(self, machines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return each rank's emulated host, by default its machine; ValueError if the blocks do not fit."""
+        """Return each rank's emulated host, by default its machine; ValueError: the blocks do not fit."""
         if self.blocks is None:
             return machines
         try:
@@ -66,9 +66,9 @@ class Link:
 
 
 class Port:
-    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones.
+    """A full-duplex port; each side is free at ``free_s``; a ``lock`` guards shared ones.
 
-    This rank's ``waiting`` messages have not entered; the last that did has passed at ``over_s``.
+    This rank's ``waiting`` messages have not entered; the last that did passes at ``over_s``.
     """
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
@@ -99,22 +99,22 @@ class FileLock:
 
 
 def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Port:
-    """Collective: return the port of this rank's host, in an unlinked file that its ranks map."""
+    """Collective: return this rank's host's port, in an unlinked file that its ranks map."""
     first = hosts.index(hosts[transport.rank])
     with NamedTemporaryFile() as made:
         made.write(np.zeros(2).tobytes())
         made.flush()
         name = transport.gather_values(made.name)[first]
         port = Port(link, np.memmap(name, np.float64, "r+", shape=2), FileLock(name))
-        transport.barrier()  # all ranks of the host have opened it; the name may go
+        transport.barrier()  # all have opened it: its name may go
     return port
 
 
 class EmulatedTransport(Wrapper[Transport]):
-    """Constructing is collective if hosts are emulated."""
+    """Collective to construct if hosts are emulated."""
 
     rates: Rates | None
-    native = None  # the library's own collectives cannot be slowed
+    native = None  # cannot be slowed
     spins = False
 
     def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
@@ -132,7 +132,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     def reach(self, array: Array) -> None:
-        """Return None: all ranks are apart."""
+        """All ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
@@ -145,9 +145,9 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Outbox:
-    """A rank's messages that have not left, one at a time in a port.
+    """One message at a time enters a port.
 
-    If the rank polls late, the next message starts when it would have on time.
+    After a late poll, the next message starts when it would have on time.
     """
 
     def __init__(self, ports: Sequence[Port]) -> None:
@@ -201,7 +201,7 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
-    """Complete when the incoming port has taken the message."""
+    """Complete once through the incoming port."""
 
     over_s: float | None = None
 

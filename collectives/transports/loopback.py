@@ -1,6 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, so programs that rely on MPI's buffering hang here at once.
+Sends are synchronous: programs that rely on MPI's buffering hang.
 """
 
 import itertools
@@ -22,14 +22,14 @@ from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
 T = TypeVar("T")
-GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
+GRACE_S = 2.0  # until computing ranks reach a call that raises
 
 
 class Hub:
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
-        # By source, dest and tag. A lane lives as long as its requests.
+        # By source, dest and tag, as long as requests live.
         self.lanes: WeakValueDictionary[tuple[int, int, int], Lane[Any, Any]] = WeakValueDictionary()
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
@@ -74,7 +74,7 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        """Do nothing: a request holds only memory."""
+        """A request holds only memory."""
 
 
 class LoopbackTransport:
@@ -112,7 +112,7 @@ class LoopbackTransport:
         self.barrier()
         values = list(self.hub.values)
         self.barrier()
-        self.hub.values[self.rank] = None  # a hub keeps no array alive
+        self.hub.values[self.rank] = None  # keep no array alive
         return values
 
     def same(self, number: int) -> bool:
@@ -136,10 +136,10 @@ class LoopbackTransport:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
 
     def free(self) -> None:
-        """Do nothing: the group holds only memory."""
+        """The group holds only memory."""
 
     def abort(self, message: str) -> None:
-        if self.hub.failure is None:  # later errors are consequences
+        if self.hub.failure is None:  # later ones are consequences
             print(message, file=sys.stderr, flush=True)
         self.hub.fail(message)
 
@@ -158,8 +158,7 @@ class LoopbackMonitor:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; default:
-    one.
+    The first error of any rank is raised and releases the others. ``hosts``: each rank's host number; default: one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]
@@ -175,11 +174,11 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
             results[rank] = function(LoopbackTransport(hub, rank))
             ended.put(None)
         except BaseException as error:
-            with hub.changed:  # the other ranks hear of this error only after it is queued
+            with hub.changed:  # others hear of this error after it is queued
                 ended.put(error)
                 hub.fail(f"rank {rank} failed: {error}")
 
-    # Daemon threads: a rank that continues computing does not keep the process alive after an error or Ctrl-C.
+    # Daemons do not keep the process alive after an error or Ctrl-C.
     threads = [threading.Thread(target=body, args=(rank,), name=f"rank_{rank}", daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()

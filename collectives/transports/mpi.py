@@ -1,6 +1,6 @@
 """Send bytes over MPI by persistent point-to-point requests on a private communicator.
 
-Messages are bytes, never typed elements: MPI has no bf16, and we reduce ourselves.
+MPI has no bf16, and we reduce ourselves.
 """
 
 import os
@@ -25,8 +25,8 @@ from dear_mpi.kernels.array import Array, library_of
 if TYPE_CHECKING:
     from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 
-UNDER_WAY: set[object] = set()  # for all communicators: messages continue when one is freed
-MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is made
+UNDER_WAY: set[object] = set()  # messages continue after a communicator is freed
+MAKING: dict[int, Lock] = {}  # by communicator, while its transport is made
 
 
 class MpiTransport:
@@ -40,7 +40,7 @@ class MpiTransport:
     rates: Rates | None = None
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
-        comm = MPI.Intracomm(comm)  # mpi4py's class: the user's subclass may override methods
+        comm = MPI.Intracomm(comm)  # a user's subclass may override methods
         self.native = comm.Dup()
         names = self.native.allgather(MPI.Get_processor_name())
         self.hosts = tuple(map(names.index, names))
@@ -57,7 +57,7 @@ class MpiTransport:
         self.under_way = UNDER_WAY
         self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
         end_children_at_exit()
-        # A child that reruns the script (spawn, forkserver) would start MPI as this rank and hang.
+        # A child that reruns the script (spawn, forkserver) would start MPI as this rank, and hang.
         if self.size > 1:
             os.environ.setdefault(NOT_AT_IMPORT, "false")
 
@@ -95,7 +95,7 @@ class MpiTransport:
         if library_of(array) == "numpy":
             return True
         if self.decided is None:
-            from dear_mpi.collectives.launch.cuda_aware import decide  # for GPUs only
+            from dear_mpi.collectives.launch.cuda_aware import decide
 
             self.decided = decide(self.native, self.device_memory)
         return self.decided.direct
@@ -118,7 +118,7 @@ class MpiTransport:
         ballot[0], ballot[1] = number, -number
         self.waits.number += 1
         self.waits.now = self.comparison
-        try:  # ``meet`` would take longer
+        try:  # ``meet`` takes longer
             self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
         finally:
             self.waits.now = None
@@ -137,7 +137,7 @@ class MpiTransport:
             self.waits.meet("barrier", self.native.Barrier)
 
     def send_note(self, note: Any, tag: int) -> bool:
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # the engine may be in MPI
             return False
         others = [rank for rank in range(self.size) if rank != self.rank]
         self.sending = [each for each in self.sending if not each.Test()]

@@ -1,10 +1,10 @@
 """Share memory between a host's processes: anonymous files in memory, mapped by descriptor.
 
 ``memfd_create`` makes a block and a peer opens ``/proc/PID/fd/N``. So only memory is the limit (``/dev/shm`` is small
-in many containers), and nothing remains when a process dies. Peers that may not open each other's files share nothing.
+in many containers), and nothing outlives a process. Peers that may not open each other's files share nothing.
 
-With 4 KiB pages MPI's copies between processes cost up to half of a ring's speed. A huge page must start at a multiple
-of 2 MiB in the file and in the address space. Python's ``mmap`` takes no address, so this calls the C library.
+With 4 KiB pages MPI's copies between processes cost up to half of a ring's speed. A huge page starts at a multiple of
+2 MiB in file and address space. ``mmap`` takes no address, so this calls the C library.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array, library_of
 
 HUGE_BYTES = 2 << 20
-MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python names only MADV_HUGEPAGE
+MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux
 
 
 @cache
@@ -34,7 +34,7 @@ def libc() -> ctypes.CDLL:
 
 
 def map_aligned(descriptor: int, nbytes: int) -> Array:
-    """Map a file's bytes for reading and writing, aligned to 2 MiB; raises OSError."""
+    """Map a file for reading and writing, aligned to 2 MiB; raises OSError."""
     reserved = nbytes + HUGE_BYTES
     base = mapped(libc().mmap(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
     start = -(-base // HUGE_BYTES) * HUGE_BYTES
@@ -45,7 +45,7 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
         libc().munmap(base, reserved)
         raise
     memory = (ctypes.c_uint8 * nbytes).from_address(start)
-    # Not at Python's exit: arrays may be in use, and the system frees the memory.
+    # Not at Python's exit: arrays may be in use.
     weakref.finalize(memory, libc().munmap, base, reserved).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8)
 
@@ -53,7 +53,7 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
 def file_in_memory(name: str, nbytes: int) -> tuple[int, Array]:
     descriptor = os.memfd_create(name)
     try:
-        os.posix_fallocate(descriptor, 0, nbytes)  # fails here if memory is short
+        os.posix_fallocate(descriptor, 0, nbytes)  # fails here without memory
         return descriptor, map_aligned(descriptor, nbytes)
     except OSError:
         os.close(descriptor)
@@ -67,7 +67,7 @@ def mapped(address: int | None) -> int:
 
 
 def collapse(block: Array) -> str:
-    """Ask for huge pages, for speed; return why there are none, or ""."""
+    """Ask for huge pages; return why there are none, or ""."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
     return f"none: MADV_COLLAPSE failed: {os.strerror(ctypes.get_errno())}" if failed else ""
@@ -75,7 +75,7 @@ def collapse(block: Array) -> str:
 
 @dataclass(frozen=True)
 class Region:
-    """An array's location for peers: bytes from ``start`` in a process's file."""
+    """An array's place for peers: bytes from ``start`` in a process's file."""
 
     pid: int
     descriptor: int
@@ -85,7 +85,7 @@ class Region:
 
     def open(self) -> Array:
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
-        if self.name not in os.readlink(path):  # this number belongs to a process in another container
+        if self.name not in os.readlink(path):  # another container's process
             raise OSError(f"{path} is another file than {self.name}")
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -95,18 +95,18 @@ class Region:
 
 
 class SharedMemory:
-    """This process's blocks and the mapped blocks of peers."""
+    """Blocks of this process, and of peers."""
 
     def __init__(self) -> None:
         self.own: dict[int, Region] = {}
         self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()
 
     def allocate(self, nbytes: int) -> Array:
-        """Return zeroed shared memory, or private memory if the system gives none."""
+        """Return zeroed shared memory, or private if there is none."""
         try:
             name = f"dear-mpi-{secrets.token_hex(8)}"
             descriptor, block = file_in_memory(name, nbytes)
-        except (AttributeError, OSError):  # not Linux, forbidden in this container, or zero bytes
+        except (AttributeError, OSError):  # impossible or forbidden here, or zero bytes
             return np.zeros(nbytes, np.uint8)
         if nbytes >= HUGE_BYTES:
             collapse(block)

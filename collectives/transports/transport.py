@@ -18,30 +18,30 @@ from dear_mpi.kernels.array import Array, library_of
 __all__ = ["Transport"]
 
 T = TypeVar("T")
-DEVICE_MEMORY = dict.fromkeys(("auto", "direct", "staged"))  # how MPI gets it (``launch/cuda_aware.py``)
+DEVICE_MEMORY = dict.fromkeys(("auto", "direct", "staged"))  # see ``launch/cuda_aware.py``
 
 
 class Request(Protocol):
-    """A message that can be repeated from the same memory, as ``mpi4py.MPI.Prequest``.
+    """A repeatable message, as ``mpi4py.MPI.Prequest``.
 
-    Waiting for an inactive request returns at once.
+    Waiting for an inactive one returns at once.
     """
 
     def Start(self) -> Any:
-        """Begin a transfer; the transport owns the buffer until it completes."""
+        """Begin a transfer; the buffer is the transport's until it completes."""
 
     def Wait(self) -> Any:
-        """Block with the interpreter lock released."""
+        """Block without the interpreter's lock."""
 
     def Test(self) -> bool:
-        """Return whether the transfer is complete; never blocks."""
+        """Return whether the transfer is complete, without blocking."""
 
     def Free(self) -> Any:
         """Release an inactive request."""
 
 
 class Awaited(Protocol):
-    """A wait that the watchdog can describe."""
+    """A wait that watchdogs can describe."""
 
     def progress(self) -> tuple[int, ...]:
         """Return numbers that grow; empty for the last collective begun."""
@@ -51,7 +51,7 @@ class Awaited(Protocol):
 
 
 class Waits:
-    """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
+    """A rank's current wait, for its watchdog. One thread writes, others read, without lock.
 
     ``number`` counts collectives; ``monitor`` tells other ranks.
     """
@@ -73,7 +73,7 @@ class Waits:
 class Meeting:
     """The waiting thread's stack names the caller."""
 
-    __slots__ = ("thread", "what")  # made in each barrier, where it counts
+    __slots__ = ("thread", "what")
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, get_ident()
@@ -84,7 +84,7 @@ class Meeting:
     def waits_for(self) -> str:
         here: FrameType | None = sys._current_frames().get(self.thread)
         while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
-            here = here.f_back  # up to the caller of the transport
+            here = here.f_back  # to the transport's caller
         if here is None:
             return f"all ranks: {self.what}"
         file = Path(here.f_code.co_filename).name
@@ -92,16 +92,16 @@ class Meeting:
 
 
 class OneThread:
-    """Let one thread at a time use a transport: a second one would start in another order on each rank."""
+    """Let one thread at a time use a transport: a second one's order would differ by rank."""
 
     def __init__(self) -> None:
-        self.tokens = [None]  # one atomic call each to take and return: a fifth of a lock's time
+        self.tokens = [None]  # atomic calls: a fifth of a lock's time
         self.context = copy_context()
-        # If NumPy raised on the rank with an overflow, the others would hang. (np.errstate takes ten times as long.)
+        # If NumPy raised on a rank with an overflow, the others would hang. (np.errstate takes ten times as long.)
         self.context.run(np.seterr, all="ignore")
 
     def run(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Make a call without floating-point errors; CollectiveError if another thread is inside."""
+        """Make a call without floating-point errors; CollectiveError: another thread is inside."""
         try:
             self.tokens.pop()
         except IndexError:
@@ -121,11 +121,11 @@ class Transport(Protocol):
 
     rank: int
     size: int
-    spins: bool  # whether waiting keeps a core busy
+    spins: bool  # waiting keeps a core busy
     hosts: tuple[int, ...]
-    rates: Rates | None  # of a rank, inside and between hosts; None if unknown
-    kept: WeakSet[Any]  # to be freed before the group
-    under_way: set[object]  # plans with possibly incomplete messages, kept alive
+    rates: Rates | None  # of a rank; None if unknown
+    kept: WeakSet[Any]  # freed before the group
+    under_way: set[object]  # plans with incomplete messages
     one_thread: OneThread
     waits: Waits
 
@@ -138,37 +138,34 @@ class Transport(Protocol):
         """The MPI communicator, or None. Plans also send on it: take tags from ``next_tag``."""
 
     def allocate(self, nbytes: int) -> Array:
-        """Return zeroed bytes, reachable for the host's other ranks if possible."""
+        """Return zeroed bytes, within reach of the host's other ranks if possible."""
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: return this array of every rank; None on all ranks if one is out of reach."""
+        """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
-        """Return whether messages may use such memory; equal on all ranks.
-
-        The first question about a device's memory is collective.
-        """
+        """Equal on all ranks; the first question about a device's memory is collective."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        """Prepare to send a contiguous array, which must not move until ``Free``."""
+        """Prepare to send a contiguous array, fixed until ``Free``."""
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
         pass
 
     def next_tag(self) -> int:
-        """Return a tag that the last thousands of plans lack. All ranks ask in one order."""
+        """Return a tag that thousands of plans lack. All ranks ask in one order."""
 
     def gather_values(self, value: Any) -> list[Any]:
         """Collective, slow: return all ranks' picklable values."""
 
     def same(self, number: int) -> bool:
-        """Collective, fast: return whether all ranks gave the same number below 2^63."""
+        """Collective, fast: return whether all ranks gave one number below 2^63."""
 
     def latest(self, moment_s: float) -> float:
         """Collective, fast: return the largest value."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective. ``asleep``: some rank works long, so the others wait without using cores or stalls."""
+        """Collective. ``asleep``: some rank works long, so others wait without using cores or stalls."""
 
     def send_note(self, note: Any, tag: int) -> bool:
         """Send a picklable note to all other ranks without waiting; False if unsupported."""
@@ -184,8 +181,6 @@ class Transport(Protocol):
 
 
 class Wrapper(Generic[T]):
-    """Delegates undefined attributes."""
-
     def __init__(self, below: T) -> None:
         self.below = below
 
@@ -194,7 +189,7 @@ class Wrapper(Generic[T]):
 
 
 class StagedTransport(Wrapper[Transport]):
-    """A transport that plans never give device memory."""
+    """Plans never give it device memory."""
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

@@ -19,10 +19,10 @@ from dear_mpi.collectives.transports.transport import Request, Transport, Wrappe
 from dear_mpi.kernels.array import Array
 
 Limit = tuple[str, float]
-THREADS = 2  # per rank of a session: main thread and engine
+THREADS = 2  # main and engine
 
-LOOKS = 20  # before the first nap: most messages arrive within microseconds
-SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # limits of a nap; its share of the time waited so far
+LOOKS = 20  # most messages arrive within microseconds
+SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited
 
 
 def own_cores() -> set[int]:
@@ -30,7 +30,7 @@ def own_cores() -> set[int]:
 
 
 def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/fs/cgroup")) -> Limit | None:
-    """Return this process's tightest cgroup and its cores; None without a limit."""
+    """Return this process's tightest cgroup and its cores; None: unlimited."""
     try:
         lines, space = (process / "cgroup").read_text("utf-8").splitlines(), os.readlink(process / "ns/cgroup")
     except OSError:
@@ -49,7 +49,7 @@ def quota(folder: Path) -> float:
 
 
 def machine() -> str:
-    """Identify the kernel that schedules this process: containers may share it."""
+    """Identify the kernel: containers may share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
@@ -61,20 +61,18 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
-    """Threads of all ranks of a machine, and their cores."""
-
     threads: int
     cores: int
 
     @classmethod
     def of(cls, threads: int, masks: Iterable[Iterable[int]], limits: Iterable[Limit | None]) -> "Crowd":
-        """Count cores: each rank may use its mask, within the limit of its cgroup.
+        """Count cores: each rank may use its mask, within its cgroup's limit.
 
         >>> Crowd.of(4, [{0, 1}, {1, 2}], [("a", 1.5), ("a", 1.5)]), Crowd.of(4, [{0, 1}], [None])
         (Crowd(threads=4, cores=1), Crowd(threads=4, cores=2))
         """
         known = list(limits)
-        allowed = math.inf if None in known else sum(dict(filter(None, known)).values())  # each cgroup counts once
+        allowed = math.inf if None in known else sum(dict(filter(None, known)).values())  # each cgroup once
         return cls(threads, max(1, int(min(len(set[int]().union(*masks)), allowed))))
 
     @property
@@ -91,7 +89,7 @@ def shares_cores(name: str) -> bool:
 
 
 def crowd_of(transport: Transport, threads: int) -> "Crowd":
-    """Collective: return the most crowded machine of the job."""
+    """Collective: return the job's most crowded machine."""
     known = transport.gather_values((machine(), threads, own_cores(), cgroup_limit()))
     crowds = []
     for here in dict.fromkeys(name for name, *_ in known):
@@ -131,7 +129,7 @@ class SleepingTransport(Wrapper[Transport]):
 
 
 class SleepingRequest(Wrapper[Request]):
-    """Naps are a share of the time waited: few polls, little delay."""
+    """Naps grow with the wait: few polls, little delay."""
 
     def Wait(self) -> None:
         test = self.below.Test

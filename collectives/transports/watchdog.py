@@ -1,6 +1,6 @@
 """Report a rank that waits too long: for which message, and which ranks keep it waiting.
 
-A thread polls the transport's ``Waits``, at no cost to the waiting ranks. docs/faults.md names its limits.
+A thread polls the transport's ``Waits``, at no cost to waiting ranks. Limits: docs/faults.md.
 """
 
 import os
@@ -12,7 +12,7 @@ from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
 LOOKS = 8
-GRACE_S = 2.0  # between a report and the job's end: other waiting ranks report as well
+GRACE_S = 2.0  # other waiting ranks report before the job ends
 ABORT_S = 10.0
 
 
@@ -46,11 +46,11 @@ class Watchdog:
             self.look()
 
     def look(self) -> None:
-        """Count naps, not the clock: no time passes while this process is stopped."""
+        """Count naps: a stopped process's time does not pass."""
         now, number = self.waits.now, self.waits.number
         try:
             progress, what = ((), "") if now is None else (now.progress() or (number,), now.waits_for())
-        except Exception:  # the wait ended while this thread described it
+        except Exception:  # the wait ended meanwhile
             progress, what = (), ""
         if progress != self.progress or not what:
             if self.waited_s > 0:
@@ -74,7 +74,7 @@ class Watchdog:
         print(f"stall: rank {self.transport.rank} {text}", file=sys.stderr, flush=True)
 
     def end(self, why: str) -> None:
-        """End the job, or at least this process if MPI does not return."""
+        """End the job, or this process if MPI does not return."""
         if self.over.wait(GRACE_S):
             return
         timer = threading.Timer(ABORT_S, os._exit, (1,))

@@ -22,17 +22,17 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
-SPLIT_SEED = 0  # independent of the user's seed: runs with other seeds are tested on the same examples
+SPLIT_SEED = 0  # all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
-MOST_CLASSES = 100_000  # a label is an output's number, so one huge label would make a huge model
+MOST_CLASSES = 100_000  # one huge label makes a huge model
 READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of ``x`` (of a text: windows, views of its bytes) with labels; ``arrays`` has all data once, to compare."""
+    """Rows of ``x`` (of a text: windows, views of its bytes) with labels; ``arrays``: all data once, to compare."""
 
     x: Array
     y: Array
@@ -42,15 +42,12 @@ class Examples:
         return len(self.x)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Return inputs (n, ...) and integer targets (n, ...)."""
         x, y = self.x[indices], self.y[indices]
         return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """``shape`` is one input's shape, ``classes`` the number of labels."""
-
     train: Examples
     test: Examples
     shape: tuple[int, ...]
@@ -58,7 +55,7 @@ class Dataset:
 
 
 class Batches:
-    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks."""
+    """A rank's shares of a job's batches; ``batch`` counts examples on all ranks."""
 
     def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
         if batch < size:
@@ -69,7 +66,7 @@ class Batches:
         self.rank, self.size = rank, size
 
     def part(self, iteration: int, weights: Sequence[float] | None = None) -> tuple[Array, Array]:
-        """Return this rank's inputs and targets in one iteration, from 0 on; a share by ``weights`` may be empty."""
+        """Return an iteration's inputs and targets; a share by ``weights`` may be empty."""
         own = Partition.of(self.batch, self.size, weights).shard(self.rank)
         start, stop = iteration * self.batch + own.start, iteration * self.batch + own.stop
         count = len(self.examples)
@@ -78,7 +75,7 @@ class Batches:
         return self.examples.take(order[start - epochs.start * count : stop - epochs.start * count])
 
 
-@lru_cache(maxsize=4)  # a share may straddle two epochs, and ranks that are threads use one cache
+@lru_cache(maxsize=4)  # a share may straddle two epochs; threads share the cache
 def order_of(seed: int, epoch: int, count: int) -> Indices:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
@@ -86,7 +83,7 @@ def order_of(seed: int, epoch: int, count: int) -> Indices:
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     """Load ``digits`` (needs scikit-learn), a ``.npz`` with ``x`` (n, ...) and labels ``y`` (n,), or a text's bytes.
 
-    Images get this ``dtype``; a window of text has ``context`` bytes. ValueError: missing, malformed or too small.
+    ``dtype`` is for images, ``context`` bytes for a window of text. ValueError: missing, malformed or too small.
     """
     if name == "digits":
         return load_digits(dtype)
@@ -96,7 +93,7 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
 
 
-@lru_cache  # shared by ranks that are threads
+@lru_cache  # ranks may be threads
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
     images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
@@ -121,7 +118,7 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
 
 
 def read_arrays(path: Path) -> tuple[Array, Array]:
-    # NumPy parses headers with ast, which fails at random if several threads parse ("SystemError: AST constructor
+    # Parsing headers with ast fails at random in several threads ("SystemError: AST constructor
     # recursion depth mismatch", seen with Python 3.11.7).
     with READING, path.open("rb") as file:
         if not zipfile.is_zipfile(file):
@@ -147,7 +144,7 @@ def split(count: int) -> tuple[Indices, Indices]:
 
 
 def load_text(path: Path, context: int) -> Dataset:
-    """A byte's target is the next byte. The last tenth is for tests, each byte once."""
+    """Targets are next bytes. The last tenth is for tests, each byte once."""
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
@@ -163,12 +160,12 @@ def windows_of(text: Array, context: int, stride: int = 1) -> Examples:
     return Examples(windows[:, :-1], windows[:, 1:], (text,))
 
 
-PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, and the digit
+PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, digit
 
 
 def read_digits() -> tuple[Array, Array]:
-    """Read images (1797, 64) of 0 to 16, and labels. Importing scikit-learn would take a second."""
-    found = find_spec("sklearn")  # imports nothing
+    """Read images (1797, 64) of 0 to 16, and labels, without importing scikit-learn (a second)."""
+    found = find_spec("sklearn")
     if found is None:
         raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")
     for folder in found.submodule_search_locations or ():

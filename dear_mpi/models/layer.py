@@ -1,7 +1,6 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-A layer may compute, adapt another framework, or only take time: the trainer never differentiates. ``SplitLayer`` and
-``ExchangingLayer`` are optional abilities, each a pair of methods.
+The trainer never differentiates: a layer may adapt another framework, or only take time.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ class Parameter:
     *into* the gradient (``grad[...] = g``). Layers are **tied** if they share a parameter or its memory.
 
     Attributes:
-        trained: a frozen parameter never changes, and its gradient is ignored.
+        trained: a frozen parameter never changes; its gradient is ignored.
         rebind: whether it may become a view. Otherwise gradient and value are copied in each iteration, and it must
             not be tied.
-        outputs: the axis of the outputs, for optimisers of matrices: 0 as in torch, 1 if a layer computes x @ value;
-            None to treat it as a vector, as for embeddings and output layers.
-        optimizer: replaces the session's optimiser for this parameter; it then sees whole tensors.
+        outputs: the axis of outputs, for optimisers of matrices: 0 as in torch, 1 if a layer computes x @ value; None
+        for
+            a vector, as for embeddings and output layers.
+        optimizer: replaces the session's; it then sees whole tensors.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
-    buffer: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
+    buffer: Any = field(default=None, repr=False)  # weak
     outputs: int | None = 0
     optimizer: Optimizer | None = None
 
@@ -47,11 +47,11 @@ class Parameter:
         return cls(name, value, np.zeros_like(value), outputs=outputs)
 
     def cost(self, optimizer: Optimizer) -> int:
-        """Return the cost of an update under the session's ``optimizer``."""
+        """Return an update's cost under the session's ``optimizer``."""
         return (self.optimizer or optimizer).cost(self.outputs_first(self.value).shape)
 
     def outputs_first(self, array: Array) -> Array:
-        """View an array of this shape as optimisers of whole tensors expect it: outputs first."""
+        """View as optimisers of whole tensors expect: outputs first."""
         if self.outputs is None:
             return array.reshape(-1)
         return array_module(array).moveaxis(array, self.outputs, 0) if self.outputs else array
@@ -72,18 +72,18 @@ class Layer(Protocol):
 class SplitLayer(Layer, Protocol):
     """A layer with a backward pass in two halves; a schedule may delay the second one (``delays_weights``).
 
-    ``backward(dy)`` equals ``backward_input(dy)`` and then ``backward_weights()``, bit for bit.
+    ``backward(dy)`` equals ``backward_input(dy)``, then ``backward_weights()``, bit for bit.
     """
 
     def backward_input(self, dy: Array) -> Array:
         """Return the input's gradient; keep what the second half needs."""
 
     def backward_weights(self) -> None:
-        """Write the missing parameter gradients, once for each ``backward_input``."""
+        """Write missing parameter gradients, once per ``backward_input``."""
 
 
 class Split:
-    """Defines a split layer's ``backward``: one half after the other."""
+    """Run one half after the other."""
 
     def backward(self: SplitLayer, dy: Array) -> Array:
         dx = self.backward_input(dy)
@@ -94,7 +94,7 @@ class Split:
 class ExchangingLayer(Layer, Protocol):
     """A layer that communicates before each pass, as in a mixture of experts: all ranks equally often, in one order.
 
-    The engine's thread calls it between the schedule's collectives, so it may use the session's transport.
+    The engine's thread calls it between the schedule's collectives: it may use the session's transport.
     """
 
     def exchange_forward(self, x: Array) -> Array:
@@ -123,7 +123,7 @@ class NoLoss:
 
 
 def in_order(layers: Sequence[Layer], calls: Sequence[int] | None = None) -> list[Layer]:
-    """Return the layers in execution order; a repeated layer is a copy with shared parameters and separate memory.
+    """Return layers in execution order; a repeated layer is a copy with shared parameters.
 
     ValueError: ``calls`` names a layer that does not exist.
     """
@@ -138,16 +138,16 @@ def in_order(layers: Sequence[Layer], calls: Sequence[int] | None = None) -> lis
 
 
 def is_split(layer: Layer) -> TypeGuard[SplitLayer]:
-    """Return whether a layer has both halves of a backward pass; ValueError: it has only one.
+    """Return whether a layer has both halves of a backward pass; ValueError: only one.
 
-    A class that only overrides its base class's ``backward`` is not split.
+    A class that only overrides ``backward`` of its base is not split.
     """
     halves = "backward_input", "backward_weights"
     return has_pair(layer, *halves) and all(depth(layer, "backward") >= depth(layer, half) for half in halves)
 
 
 def is_exchanging(layer: Layer) -> TypeGuard[ExchangingLayer]:
-    """Return whether a layer communicates before each pass; ValueError: it does so before only one."""
+    """Return whether a layer communicates before each pass; ValueError: before only one."""
     return has_pair(layer, "exchange_forward", "exchange_backward")
 
 
@@ -159,12 +159,12 @@ def has_pair(layer: Layer, *pair: str) -> bool:
 
 
 def depth(layer: Layer, method: str) -> int:
-    """Return the definition's distance: 0 for the layer, 1 for its class, then the base classes."""
+    """Return the definition's distance: 0 for the layer, 1 for its class, then bases."""
     owners = [getattr(layer, "__dict__", {}), *map(vars, type(layer).__mro__)]
     return next((place for place, own in enumerate(owners) if method in own), len(owners))
 
 
 def layer_name(layer: Layer, number: int) -> str:
-    """Return the common prefix of two-part parameter names, such as conv1.weight; else the type and number."""
+    """Return two-part parameter names' common prefix, as of conv1.weight; else type and number."""
     prefix = layer.parameters[0].name.rpartition(".")[0] if layer.parameters else ""
     return prefix or f"{type(layer).__name__} {number}"

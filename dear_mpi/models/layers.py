@@ -1,8 +1,8 @@
 """Layers with hand-written forward and backward, on NumPy or CuPy arrays, and one loss. Four rules hold for all:
 
 - the array library is the input's: moving a model to a GPU means moving its parameters;
-- the output has the input's dtype: scalars are Python's, which never widen an array;
-- samples are independent: ranks may split a batch in any way, into any number of samples, even none;
+- the output has the input's dtype: Python's scalars never widen an array;
+- samples are independent: ranks may split a batch in any way, even into none;
 - gradients are written into ``Parameter.grad``.
 
 Legend: N samples, D inputs, E outputs, C classes, ``...`` any axes.
@@ -42,11 +42,11 @@ class Dense(Split):
         return (self._dy_rows @ self.weight.value.T).reshape(*dy.shape[:-1], len(self.weight.value))
 
     def rows(self) -> tuple[Array, Array, int]:
-        """Return inputs and output gradients for K-FAC, a row for each of N, and N."""
+        """Return inputs and output gradients for K-FAC, in N rows, and N."""
         return self._rows, self._dy_rows, len(self._rows)
 
     def backward_weights(self) -> None:
-        """dW = x^T dy and db = sum dy, over all N rows."""
+        """dW = x^T dy, db = sum dy over N rows."""
         xp = array_module(self._dy_rows)
         xp.matmul(self._rows.T, self._dy_rows, out=self.weight.grad)
         xp.sum(self._dy_rows, axis=0, out=self.bias.grad)
@@ -54,7 +54,7 @@ class Dense(Split):
 
 
 class Relu:
-    """y = max(x, 0); the gradient at 0 is taken as 0."""
+    """y = max(x, 0); gradient at 0: 0."""
 
     parameters: tuple[Parameter, ...] = ()
 
@@ -73,13 +73,13 @@ class Gelu:
     parameters: tuple[Parameter, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        # Products, not powers: x ** 3 calls pow() for every element, which costs more than all other operations.
+        # Products: x ** 3 calls pow(), which costs more than all else.
         self._x = x
         self._tanh = array_module(x).tanh(self.A * (x + self.B * (x * x * x)))
         return 0.5 * x * (1.0 + self._tanh)
 
     def backward(self, dy: Array) -> Array:
-        """Apply the product rule, with tanh' = 1 - tanh^2."""
+        """tanh' = 1 - tanh^2."""
         x, tanh = self._x, self._tanh
         slope = self.A * (1.0 + 3.0 * self.B * (x * x))
         return dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)
@@ -102,7 +102,7 @@ class Reshape:
 
 
 class Residual(Split):
-    """y = x + f(x); f is a chain of layers that keeps the shape. The trainer sees one layer."""
+    """y = x + f(x); f is a chain of layers that keeps the shape."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
@@ -130,8 +130,8 @@ class SoftmaxCrossEntropy:
     """The negative log-likelihood of targets (...), integers below C, by logits (..., C), in nats.
 
     ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over local samples is wrong if ranks hold
-    unequal parts of a batch. With scale = 1 / (targets in the whole batch), all ranks' gradients add up to the mean
-    loss's gradient.
+    unequal parts of a batch. With scale = 1 / (targets in the whole batch), all ranks' gradients sum to the mean
+    loss's.
     """
 
     def forward(self, logits: Array, targets: Array) -> Array:
@@ -142,7 +142,7 @@ class SoftmaxCrossEntropy:
         xp = array_module(logits)
         self._shape = logits.shape
         rows = logits.reshape(-1, logits.shape[-1])
-        # Softmax is invariant to a common shift; with the maximum at 0 nothing overflows and the sum is at least 1.
+        # A common shift changes nothing; with the maximum at 0 nothing overflows and the sum is at least 1.
         shifted = rows - rows.max(axis=1, keepdims=True)
         self._log_p = shifted - xp.log(xp.exp(shifted).sum(axis=1, keepdims=True))
         self._targets = xp.arange(len(rows)), targets.reshape(-1)
@@ -159,7 +159,7 @@ class SoftmaxCrossEntropy:
 def check_indices(what: str, x: Array, count: int) -> None:
     """Check that x holds whole numbers below ``count``: NumPy would take -1 for the last row.
 
-    Arrays on a GPU are not checked, because the host would wait.
+    Not on a GPU: the host would wait.
     """
     if x.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, not of type {x.dtype}")

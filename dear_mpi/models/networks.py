@@ -1,6 +1,6 @@
 """Build models by name: ours, those that extras publish, and functions in users' files, ``path/to/mine.py:build``.
 
-A function of the shape of *one* sample, the number of classes, a generator and a dtype returns a flat list of layers.
+A function of *one* sample's shape, the number of classes, a generator and a dtype returns a list of layers.
 """
 
 import math
@@ -45,13 +45,13 @@ def draw_weight(
 ) -> Array:
     """Draw normal weights of variance gain / fan_in; a gain of 2 compensates for Relu.
 
-    They are drawn in float64 and rounded, so all dtypes start from the same model.
+    They are rounded from float64: all dtypes start from one model.
     """
     return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
 
 
 def trains_with(*, text: bool = False, **preset: Any) -> Callable[[F], F]:
-    """Mark a published model with the settings that train it well, and whether it takes text."""
+    """Mark a model with settings that train it well, and whether it takes text."""
 
     def mark(build: F) -> F:
         vars(build).update(text=text, preset=preset)
@@ -77,7 +77,7 @@ def build_model(
     """Return a model's layers, its loss (by default a classifier's), and a text that ranks compare.
 
     One example goes through a user's model, forward and backward: errors name the layer, before any communication.
-    ValueError: there is no such model, it does not take this data, or it cannot be trained.
+    ValueError: no such model, not for this data, or not trainable.
     """
     shape, classes, model = dataset.shape, dataset.classes, f"model {name!r}"
     if not is_in_file(name):
@@ -112,8 +112,8 @@ def build_model(
 
 def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
     x, targets = dataset.train.take(np.zeros(1, np.intp))
-    shapes: list[tuple[int, ...] | None] = [None]  # the first input's gradient is unused
-    with np.errstate(all="ignore"):  # training looks for non-finite values
+    shapes: list[tuple[int, ...] | None] = [None]
+    with np.errstate(all="ignore"):  # training reports them
         for name, layer in zip(names, layers, strict=True):
             x = returned(name, layer, "forward", x)
             shapes.append(x.shape)
@@ -131,7 +131,7 @@ def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Los
 
 
 def returned(what: str, thing: Any, method: str, given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """Return the array that a method returns. ValueError: it fails, or returns no array, or none of shape ``due``."""
+    """ValueError: the method fails, or returns no array of shape ``due``."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     with telling(f"{what}: {method}({about}) fails"):
         array: Array = getattr(thing, method)(given)

@@ -1,11 +1,11 @@
 """Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
-A synthetic layer writes gradients (a small multiple of its parameters: not zero, so any error in their sum shows) and
-sleeps for the rest of its time, like a host while its GPU computes. A table has its modules in forward order:
+A synthetic layer writes gradients (a small multiple of its parameters: any error in their sum shows) and sleeps for the
+rest of its time, like a host during its GPU's work. A table has modules in forward order (keys: docs/how-to/model.md):
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}
 
-docs/how-to/model.md lists all keys. A profile (``dear_mpi/training/profile.py``) has seconds in place of FLOPs.
+A profile (``dear_mpi/training/profile.py``) has seconds in place of FLOPs.
 """
 
 import json
@@ -25,24 +25,23 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 
-FORWARD_S = 0.1  # default
+FORWARD_S = 0.1
 MOST_EXCHANGED = 10**13  # bytes
-HALF = 0.5  # of a backward pass: each of a matrix product's two gradients takes equally many FLOPs
+HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
 
 
 @dataclass(frozen=True)
 class Module:
     name: str
-    counts: tuple[int, ...]  # elements of each tensor
-    flops: float  # of the forward pass; in a profile, seconds
-    backward: float | None = None  # of the backward pass; None: proportional to the forward pass
-    weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
-    exchange_bytes: int = 0  # for all ranks together, before each pass
-    out_elems: float = 0.0  # elements of its output, if the table has them
+    counts: tuple[int, ...]
+    flops: float  # forward; in a profile, seconds
+    backward: float | None = None  # None: proportional to forward
+    weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
+    exchange_bytes: int = 0  # of all ranks, before each pass
+    out_elems: float = 0.0
 
 
 def load_modules(name: str) -> list[Module]:
-    """Load the modules of a paper model, or of a JSON file, in forward order."""
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
     try:
@@ -80,7 +79,7 @@ def module_of_row(row: Any) -> Module:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """Convert a profile; a tied tensor belongs to its first call."""
+    """A tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -99,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """Return the measured seconds of a profile's passes; None for other tables."""
+    """None without a profile."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -107,7 +106,7 @@ def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
 def both_passes(
     forward_s: float | None, backward_s: float | None, measured: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Derive missing seconds of a pass from the ratio of the ``measured`` ones; by default backward takes two forward.
+    """Derive a pass's missing seconds from the ratio of the ``measured`` ones, default 1:2.
 
     >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
     ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))
@@ -130,17 +129,17 @@ def shares(amounts: Sequence[float]) -> list[float]:
 
 
 GRADIENT_SCALE = 1e-3
-EXCHANGE = "pairwise", "all_to_all"  # the algorithm and the collective
+EXCHANGE = "pairwise", "all_to_all"
 
 
 class ComputeTime:
-    """Let time pass for one model's layers, asleep.
+    """Let time pass, asleep.
 
     Short times add up until a sleep is worthwhile, and a sleep's excess shortens the next: the sum is exact.
     """
 
     def __init__(self) -> None:
-        self.owed_s, self.pace = 0.0, 1.0  # the pace multiplies the layers' times
+        self.owed_s, self.pace = 0.0, 1.0  # the pace multiplies times
 
     def spend(self, seconds: float, since_s: float) -> None:
         """Wait until ``seconds`` times the pace have passed since ``since_s`` of ``time.perf_counter``."""
@@ -157,7 +156,7 @@ class Synthetic:
     compute_time: ComputeTime
     forward_s: float
     backward_s: float
-    weights_s: float = 0.0  # the second half's part of ``backward_s``
+    weights_s: float = 0.0
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())
@@ -203,7 +202,7 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Create layers that share these seconds in proportion to their FLOPs; ``exchange`` of bytes is collective."""
+    """Share these seconds by FLOPs; ``exchange`` of bytes is collective."""
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):

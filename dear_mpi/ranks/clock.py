@@ -1,11 +1,11 @@
-"""Measure the offsets between ranks' clocks by round trips, and provide one clock: rank 0's.
+r"""Measure the offsets between ranks' clocks by round trips, and provide one clock: rank 0's.
 
     rank 0   begin ----.                   .----> end
-                        \\                 /
+                        \                 /
     rank r               `---> reading ---'
 
-The reading was taken between ``begin`` and ``end``; the error of the middle is at most half the round trip. The
-shortest of many rounds counts (Cristian, Distributed Computing 3, 1989).
+The reading lies between ``begin`` and ``end``; the middle's error is at most half the round trip. The shortest of many
+rounds counts (Cristian, Distributed Computing 3, 1989).
 
     offset of a rank |            . o        o  a measurement, called a look;
                      |     o . '             between looks, the line through two; its slope is the drift
@@ -26,10 +26,10 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.wait_policy import machine
 
 ROUNDS = 100
-APART_S = 0.5  # closer looks show no drift, only their uncertainties
-DRIFT = 200e-6  # s/s: more than two clocks can drift, 100 us a second each
-WANDER = 1e-6  # s/s: a drift's change, with the temperature
-REMEMBERED_S = 30.0  # a drift changes with the temperature
+APART_S = 0.5  # closer looks show no drift
+DRIFT = 200e-6  # s/s: two clocks, 100 us a second each
+WANDER = 1e-6  # s/s: a drift's change with temperature
+REMEMBERED_S = 30.0  # a drift changes
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Look:
 
     at_s: float
     offset_s: float
-    uncertainty_s: float  # half of the shortest round trip, by rank 0's clock
+    uncertainty_s: float  # half of the shortest round trip
 
 
 NO_LOOK = Look(0.0, 0.0, 0.0)
@@ -49,7 +49,7 @@ def offsets(
 ) -> list[Look]:
     """Collective: return a look at each rank's clock; rank 0's is ``NO_LOOK``.
 
-    Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep.
+    Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank; the others sleep.
     """
     tag, found = transport.next_tag(), [NO_LOOK]
     for peer in range(1, transport.size):
@@ -62,7 +62,7 @@ def offsets(
 
 
 def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Look:
-    """Measure a peer's offset, on rank 0; the peer answers with its clock."""
+    """Measure a peer's offset, on rank 0; the peer answers by its clock."""
     asks, sent, received = transport.rank == 0, np.zeros(1), np.zeros(1)
     other = peer if asks else 0
     sends, receives = transport.send_init(sent, other, tag), transport.recv_init(received, other, tag)
@@ -75,7 +75,7 @@ def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], floa
             sends.Wait()
             receives.Wait()
             end_s = clock()
-            if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set meanwhile
+            if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set
                 at_s = float(received[0])
                 best = Look(at_s, at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2)
         else:
@@ -90,7 +90,7 @@ def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], floa
 
 @dataclass(frozen=True)
 class Aligned:
-    """Offsets between the first and the last of ``looks``; no looks if all ranks share a clock."""
+    """Offsets from the first of ``looks`` to the last; none if ranks share a clock."""
 
     looks: tuple[Look, ...] = ()
 
@@ -109,7 +109,6 @@ class Aligned:
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
-        """Return the bound on that offset's error."""
         if not self.looks:
             return 0.0
         found_s = [look.uncertainty_s for look in self.looks]
@@ -138,13 +137,13 @@ class CommonClock:
         self.recent, self.residual_s = Aligned(), 0.0
         self.look()
         self.first = self.recent.looks
-        alike = abs(self.first[0].offset_s) <= self.first[0].uncertainty_s  # a container may have a separate clock
+        alike = abs(self.first[0].offset_s) <= self.first[0].uncertainty_s  # a container may have its clock
         machines, clocks = zip(*transport.gather_values((machine(), alike)), strict=True)
         if len(set(machines)) == 1 and all(clocks):
             self.is_one, self.recent, self.first = True, Aligned(), ()
 
     def look(self) -> None:
-        """Collective: measure this rank's offset again, and the line's error (``residual_s``: the largest)."""
+        """Collective: measure this rank's offset and the line's error (``residual_s``: the largest)."""
         if self.is_one:
             return
         found = offsets(self.transport, self.now)[self.transport.rank]
@@ -158,11 +157,10 @@ class CommonClock:
         return self.recent.offset_s(self.now())
 
     def aligned(self) -> Aligned:
-        """Return the alignment of times since the first look."""
         return Aligned((*self.first, *self.recent.looks[-1:]) if self.transport.rank else ())
 
     def report(self) -> dict[str, Any]:
-        """Collective: return the largest values over ranks, in s; the drift in s/s."""
+        """Collective: return the largest values over ranks, in s; drift in s/s."""
         last = self.recent.looks[-1] if self.recent.looks else NO_LOOK
         mine = (abs(last.offset_s), last.uncertainty_s, abs(self.recent.drift), self.residual_s)
         worst = map(max, zip(*self.transport.gather_values(mine), strict=True))

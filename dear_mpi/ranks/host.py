@@ -1,5 +1,3 @@
-"""Describe this rank's host: kernel, processors, free memory, and loaded software."""
-
 import math
 import platform
 import sys
@@ -9,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 CPUS = Path("/proc/cpuinfo")
-CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")  # TCP's
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 def read(file: Path) -> str:
-    """Read a kernel file, or return ""."""
     try:
         return file.read_text("utf-8").strip()
     except OSError:
@@ -50,7 +47,7 @@ def available_bytes() -> float:
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:
-    """Raise a ValueError if ``ranks`` ranks of this host, with ``nbytes`` each, need more memory than it has."""
+    """Raise a ValueError if ``ranks`` ranks of this host lack memory for ``nbytes`` each."""
     available = available_bytes()
     if ranks * nbytes > available:
         needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
@@ -58,7 +55,7 @@ def check_room(what: str, nbytes: int, ranks: int) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and loaded packages; a job of threads has no mpi4py."""
+    """Return versions of Python and loaded packages; threads have no mpi4py."""
     mpi4py = sys.modules.get("mpi4py")
     return {
         "python": platform.python_version(),

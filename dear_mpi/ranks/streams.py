@@ -4,8 +4,8 @@
                         o mark        ^ wait
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
-Work launched on a stream runs later, in order. A **mark** is an event after all launched work; the other stream waits
-for it, without the host. A plan makes the host wait before MPI touches a buffer.
+A stream runs its work in order. A **mark** is an event after all launched work; the other stream waits for it, without
+the host. A plan makes the host wait before MPI touches a buffer.
 """
 
 import os
@@ -27,14 +27,14 @@ class Stream:
         """Make this thread launch work on it."""
         return nullcontext()
 
-    # A mark after all launched work. Each layer sets four: the clock without a method around it.
+    # Four per layer: the clock without a method around it.
     mark: Callable[[], Any] = staticmethod(time.perf_counter)
 
     def wait(self, mark: Any) -> None:
-        """Delay future work until a mark of another stream."""
+        """Delay future work until another stream's mark."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the time between two marks; blocks the host until the second is reached."""
+        """Return the time between marks; the host blocks until the second."""
         return float(end - begin)
 
 
@@ -42,13 +42,13 @@ class CudaStream(Stream):
     """A GPU's stream; a mark is a CUDA event."""
 
     def __init__(self, cupy: Any, gpu: int, address: int | None = None) -> None:
-        """Open a stream, or take another library's at ``address``."""
+        """Open a stream, or another library's at ``address``."""
         self.cuda, self.gpu = cupy.cuda, gpu
         self.stream = cupy.cuda.Stream(non_blocking=True) if address is None else cupy.cuda.ExternalStream(address)
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        self.cuda.Device(self.gpu).use()  # needed on each thread: the engine's would be on GPU 0, or on none
+        self.cuda.Device(self.gpu).use()  # on each thread: the engine's would be on GPU 0, or none
         with self.stream:
             yield
 
@@ -67,7 +67,7 @@ class CudaStream(Stream):
 
 @dataclass(frozen=True)
 class Streams:
-    """A rank's two streams; ``put`` copies a host array to their device."""
+    """``put`` copies a host array to their device."""
 
     compute: Stream
     communication: Stream
@@ -79,12 +79,8 @@ def host_streams() -> Streams:
 
 
 def cuda_streams(compute: int | None = None) -> Streams:
-    """Open this rank's streams on its GPU.
-
-    Args:
-        compute: the address of the stream that another library computes on.
-    """
-    gpu = current_gpu().number  # chosen by ``select_gpu``
+    """Open this rank's; ``compute``: address of another library's compute stream."""
+    gpu = current_gpu().number  # by ``select_gpu``
     import cupy
 
     return Streams(CudaStream(cupy, gpu, compute), CudaStream(cupy, gpu), cupy.asarray)
@@ -98,6 +94,6 @@ def open_streams(device: str) -> Streams:
 
 
 def select_gpu(device: str = "cuda") -> None:
-    """For ``cuda``: select this process's GPU by its local rank, before MPI starts and binds to it."""
+    """For ``cuda``: select the local rank's GPU before MPI starts and binds to it."""
     if device == "cuda":
         use_gpu(launch_of(os.environ).local_rank or 0)

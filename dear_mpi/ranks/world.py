@@ -1,4 +1,4 @@
-"""Give a rank its view of the job: its ranks and their transport. A world is an argument, never global."""
+"""Give a rank its view of the job: ranks and transport, always an argument."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dear_mpi.collectives.transports.emulated import Link
 
 T = TypeVar("T")
-WATCHED_S = 10.0  # for a watchdog to end a job before faulthandler does
+WATCHED_S = 10.0  # for a watchdog, before faulthandler
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class World:
     """All ranks of the job."""
 
     transport: Transport
-    link: Link | None = None  # emulated between the ranks
-    machines: tuple[int, ...] = ()  # each rank's real host, if the transport's hosts are emulated
+    link: Link | None = None
+    machines: tuple[int, ...] = ()  # each rank's real host, if hosts are emulated
 
     @property
     def rank(self) -> int:
@@ -49,7 +49,7 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """Return the number of ranks on this machine, also if its hosts are emulated."""
+        """Count ranks on this machine, even if hosts are emulated."""
         hosts = self.machines or self.transport.hosts
         return hosts.count(hosts[self.rank])
 
@@ -71,21 +71,21 @@ def run_world(
 ) -> T:
     """Call ``function(world)`` as every rank of this job, and return the result on this rank.
 
-    First the ranks compare their input. An error that all ranks raise (``AgreedError``) is passed on; any other error
-    ends the whole job, because the other ranks would hang.
+    First the ranks compare their input. An error that all ranks raise (``AgreedError``) is passed on; any other ends
+    the whole job, because the other ranks would hang.
 
     Args:
         link: emulated between the ranks.
-        rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
+        rates: bytes/s of a rank inside its host, and of a host to others, for algorithms.
         threads: run that many ranks as threads of this process; the result is rank 0's.
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto``.
         stall_after_s: report a wait after this time (``collectives/transports/watchdog.py``); 0: never.
-        stall_abort: also end the job then.
+        stall_abort: then end the job.
         facts: must be equal on all ranks. Check a rank's input here: after an earlier error the others would wait.
 
     Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads.
-        ArgumentError, MismatchError: the input is bad on some rank, or differs between ranks; on all ranks.
+        ValueError: no MPI library, or it cannot be called from two threads.
+        ArgumentError, MismatchError: on all ranks: input is bad on some rank, or differs.
     """
 
     def given(transport: Transport) -> Mapping[str, Any]:
@@ -93,14 +93,14 @@ def run_world(
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
-            link.hosts(transport.hosts)  # may be None
+            link.hosts(transport.hosts)
         own = facts(transport.rank)
         return {**own, "device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:
             transport.rates = rates_of(*rates, transport.hosts)
-        if threads is not None and device_memory == "staged":  # MPI's transport stages without it
+        if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:
             watchdog = Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext()
@@ -114,7 +114,7 @@ def run_world(
         except AgreedError:
             raise
         except BaseException as error:
-            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # a single rank: no other rank waits
+            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # no other rank waits
                 transport.abort(last_words(transport.rank, error))
             raise
 
@@ -132,8 +132,8 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library may hold the interpreter's lock, so that no watchdog runs: then Python's traceback has to do. Its one
-    timer stays with the program that has enabled ``faulthandler``.
+    The library may hold the interpreter's lock: then Python's traceback has to do, not a watchdog. Its one timer stays
+    with the program that has enabled ``faulthandler``.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -154,13 +154,13 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
 
 
 def last_words(rank: int, error: BaseException) -> str:
-    """Print where an error ended the job, then a line with the rank."""
+    """Print where an error ended the job, and the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{''.join(traceback.format_exception(error))}rank {rank} failed: {line}"
 
 
 def started() -> MPI.Intracomm:
-    """Start MPI and return the communicator of all processes; ValueError with a remedy if unusable."""
+    """Start MPI and return the communicator of all processes; ValueError with a remedy."""
     try:
         from mpi4py import MPI
 
@@ -184,19 +184,19 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
         from dear_mpi.collectives.transports.mpi import MpiTransport
 
         transport = MpiTransport(communicator, device_memory=device_memory)
-    except BaseException as error:  # such as Ctrl-C: MPI runs, and at exit this rank would wait for the others
+    except BaseException as error:  # such as Ctrl-C: at exit this rank would wait for the others
         if communicator is None and isinstance(error, ValueError):
-            raise  # no MPI to wait in
+            raise
         abort_job(last_words(launch_of(os.environ).rank, error))
         raise
     try:
         yield transport
     finally:
-        transport.free()  # also after an error: all ranks raise it, or the job has ended
+        transport.free()  # all ranks raise an error, or the job has ended
 
 
 def launched_rank() -> int:
-    """Return the rank in the MPI job; 0 without a usable MPI."""
+    """Return the rank; 0 without a usable MPI."""
     try:
         return started().Get_rank()
     except ValueError:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from dear_mpi.collectives.program.errors import AgreedError
 
-STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose files lead to open ones
-TRIAL = bytes(4096)  # one block: a full disk still allows empty files
+STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # their files lead to open ones
+TRIAL = bytes(4096)  # a full disk still allows empty files
 PREFIX = f".dear-mpi-{socket.gethostname()}-"
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Raise a ValueError if a file cannot be written; an existing file stays untouched."""
+    """Raise a ValueError if a file, which stays untouched, cannot be written."""
     with explaining(flag, path):
         if path.is_dir():
             raise OSError("it is a folder")
@@ -36,27 +36,23 @@ def check_ending(flag: str, path: Path, endings: Sequence[str]) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which replaces the file after the block unless it fails.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+    """Yield a path that replaces the file after the block unless it fails; ValueError: it cannot be written."""
     with explaining(flag, path):
         if is_plain(path):
             with unfinished(path) as partial:
                 yield partial
-                partial.replace(at_end(path))  # a link stays a link
+                partial.replace(at_end(path))  # a link stays
         else:
             yield path
 
 
 def at_end(path: Path) -> Path:
-    """Return a link's target; a link to itself leads to itself."""
-    return Path(os.path.realpath(path))  # before Python 3.13, Path.resolve raises a RuntimeError for such a link
+    """Return a link's target, or a link to itself."""
+    return Path(os.path.realpath(path))  # before Python 3.13, Path.resolve raises a RuntimeError for the latter
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a file may be replaced: no pipe, nor /dev/stdout even if it leads to a file."""
+    """Return whether a file may be replaced: no pipe, nor /dev/stdout."""
     with suppress(FileNotFoundError):
         path.stat()
     return not path.exists() or (path.is_file() and str(path.absolute().parent) not in STREAMS)
@@ -64,7 +60,7 @@ def is_plain(path: Path) -> bool:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """Yield an unfinished file in the same folder, with equal ending and mode; it is gone after the block.
+    """Yield an unfinished file in its folder, of its ending and mode, gone after the block.
 
     The replaced file may have been set aside.
     """
@@ -82,34 +78,33 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def named(whole: Path, process: int) -> str:
-    """Name an unfinished file of a process of this host."""
     return f"{PREFIX}{process}-{secrets.token_hex(4)}-{whole.name}"
 
 
 def tidy(path: Path) -> None:
-    """Remove this file's unfinished versions by killed processes of this host; files in progress stay."""
+    """Remove this file's unfinished versions by killed processes of this host."""
     whole = at_end(path)
     for each in whole.parent.glob(f"{escape(PREFIX)}*-????????-{escape(whole.name)}"):
         try:
             os.kill(int(each.name.removeprefix(PREFIX).partition("-")[0]), 0)
         except ProcessLookupError:
             each.unlink(missing_ok=True)
-        except (ValueError, OSError):  # a user's file, or another user's process
+        except (ValueError, OSError):  # not ours
             continue
 
 
 def set_aside(path: Path) -> bool:
-    """Rename an existing file to FILE.old; return whether there was one."""
+    """Rename FILE to FILE.old; return whether there was one."""
     if not path.is_file() or not is_plain(path):
         return False
-    with suppress(FileNotFoundError):  # another run has just renamed it
+    with suppress(FileNotFoundError):  # another run was faster
         at_end(path).rename(older(path))
     return True
 
 
 @contextmanager
 def aside(path: Path | None) -> Iterator[Callable[[], None]]:
-    """Yield a call that sets a file aside; an error of all ranks restores it."""
+    """Yield a call that sets a file aside; errors of all ranks restore it."""
     moved = []
 
     def move() -> None:
@@ -125,7 +120,6 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
 
 
 def older(path: Path) -> Path:
-    """Return the place of the previous file, next to a link's target."""
     whole = at_end(path)
     return whole.with_name(f"{whole.name}.old")
 

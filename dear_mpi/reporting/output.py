@@ -9,7 +9,7 @@ from typing import IO, Any
 
 
 def printable(text: str) -> str:
-    """Escape characters that could command a terminal: names come from other people's files.
+    """Escape characters that command a terminal: names come from others' files.
 
     >>> printable("a\\x1b[2Jb"), printable("µs")
     ('a\\\\x1b[2Jb', 'µs')
@@ -26,7 +26,7 @@ def to_nowhere(stream: IO[str]) -> None:
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output that reports a failed write once, or nothing if the reader has left, and then discards text.
+    """Report a failed write once, or nothing if the reader has left; then discard text.
 
     The command finishes its work, so that no rank waits.
     """
@@ -57,9 +57,9 @@ class StandardOutput(io.TextIOWrapper):
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Guard standard output until the process ends; after lost text the exit code is not 0."""
+    """Guard standard output until the process ends; lost text changes the exit code."""
     given: Any = sys.stdout
-    if given is None:  # the caller closed it
+    if given is None:
         yield
         return
     how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}

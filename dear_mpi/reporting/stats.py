@@ -21,31 +21,28 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-Z = 1.96  # standard errors in half of a 95 % interval
+Z = 1.96  # standard errors, half of a 95 % interval
 Z_ONE_SIDED = 1.645
-FEWEST_ORDERED = 15  # samples that mostly reveal correlated neighbours
-FEWEST_SAMPLES = 6  # samples that give a median a 95 % interval
+FEWEST_ORDERED = 15  # samples that reveal correlated neighbours
+FEWEST_SAMPLES = 6  # samples, for a median's 95 % interval
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Median:
-    """A median with the ends of its 95 % interval."""
-
     value: float
     low: float
     high: float
 
     @property
     def is_noisy(self) -> bool:
-        """Return whether the interval is wider than the median's value."""
         return self.high - self.low > self.value
 
 
 def median(samples: Sequence[float]) -> Median:
     """Return the median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    With fewer than ``FEWEST_SAMPLES`` samples it spans all of them.
+    It spans fewer than ``FEWEST_SAMPLES`` samples.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)
@@ -59,7 +56,7 @@ def median(samples: Sequence[float]) -> Median:
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
     """Return the ratio of two medians of ordered samples, with its 95 % interval.
 
-    The interval is a bootstrap (fixed seed); on a logarithmic scale it is wider by the root of ``worth_one``.
+    This is a bootstrap (fixed seed), on a logarithmic scale wider by the root of ``worth_one``.
     """
     rng = np.random.default_rng(0)
     both = numerators, denominators
@@ -74,8 +71,8 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
 def worth_one(samples: Sequence[float]) -> float:
     """Return how many successive samples equal one independent sample; 1 unless neighbours clearly correlate.
 
-    It is (1 + r) / (1 - r) with the rank correlation r of neighbours, corrected for its bias in few samples (Kendall,
-    1954). A trend counts as correlation.
+    It is (1 + r) / (1 - r) with neighbours' rank correlation r, corrected for bias in few samples (Kendall, 1954). A
+    trend counts as correlation.
 
     >>> worth_one([1.0, 3.0, 2.0, 1.5, 2.5, 1.2]), worth_one([1.0] * 9)
     (1.0, 1.0)
@@ -90,7 +87,7 @@ def worth_one(samples: Sequence[float]) -> float:
 
 
 def worth(found: float, count: int) -> float:
-    """Return how many of ``count`` samples equal an independent one, given the neighbours' correlation.
+    """Return ``worth_one`` for ``count`` samples with this correlation.
 
     >>> round(worth(0.4, 13), 3), worth(-0.4, 13)
     (4.0, 1.0)
@@ -111,7 +108,7 @@ def tail(t: float, freedom: int) -> float:
     for number in range(freedom // 2):
         total += term
         term *= square * (2 * number + 1 + odd) / (2 * number + 2 + odd)
-    inside = math.sin(angle) * total  # the probability of -t to t, negative for a negative t
+    inside = math.sin(angle) * total  # probability of -t to t, signed like t
     return max(0.0, (1 - (2 / math.pi * (angle + inside) if odd else inside)) / 2)
 
 
@@ -146,22 +143,20 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 BATCHES = 20  # at most
 IN_BATCH = 3  # turns, at least
-TRIMMED = 0.2  # of the batches at each end
-LEAST = 1e-12  # avoids the logarithm of 0, a sample of a coarse clock
-MOST = 700.0  # a logarithm whose exponential is finite
+TRIMMED = 0.2  # at each end
+LEAST = 1e-12  # a coarse clock's sample may be 0
+MOST = 700.0  # its exponential is finite
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Logarithms of the median of all samples, and of each batch's median."""
-
     median: float
     parts: Array
 
     def over(self, other: "Batches", tests: int = 1) -> Median:
-        """Return this median over the other's, with the 95 % interval.
+        """Return the ratio of medians, with the 95 % interval.
 
-        ``tests``: the number of ratios of a maximum of lower ends, which is then too high with 2.5 % in all.
+        ``tests``: of how many ratios the largest lower end is taken, then too high with 2.5 % in all.
         """
         ratios, value = self.parts - other.parts, self.median - other.median
         mean, error, freedom = trimmed(ratios)
@@ -173,7 +168,7 @@ class Batches:
 def trimmed(ratios: Array) -> tuple[float, float, int]:
     """Return the trimmed mean, its standard error, and the degrees of freedom.
 
-    Underestimates of the batches' correlation do more harm, so it counts as higher by half a standard error.
+    The batches' correlation counts as higher by half a standard error: underestimates do more harm.
     """
     count, cut = len(ratios), int(TRIMMED * len(ratios))
     middle = np.sort(ratios)[cut : count - cut]

@@ -1,4 +1,4 @@
-"""Show output on a terminal, or its plain form in a file. Only rank 0 shows anything."""
+"""Show output on a terminal, or its plain form in a file, on rank 0."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
-UNKNOWN_COLUMNS = 80  # of a terminal of unknown width
-FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
+UNKNOWN_COLUMNS = 80
+FILE_COLUMNS = 1000  # no table is cut or wrapped
 REDRAW_S = 0.2
 COMMENT = "# "
 
 
 class Screen(Console):
-    """A console that shows file contents literally: ``printable``, and no markup."""
+    """Show files' contents literally: ``printable``, no markup."""
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Escape text before a table measures its cells."""
+        """Escape before a table measures cells."""
         return super().render_str(printable(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -44,15 +44,15 @@ class Screen(Console):
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:
-    """Return this rank's console: silent unless it is rank 0; wide and without styles for a file."""
+    """Return this rank's console: silent except on rank 0; in a file, wide and without styles."""
     columns = columns_of(sys.stderr if stderr else sys.stdout)
     asked = os.environ.get("COLUMNS", "")
     return Screen(
         quiet=world is not None and world.rank != 0,
         stderr=stderr,
         highlight=False,
-        markup=False,  # file names may contain brackets
-        emoji=False,  # :x: in mine.py:x: is no cross
+        markup=False,  # in file names
+        emoji=False,  # mine.py:x: has no cross
         force_terminal=columns is not None,
         width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
     )
@@ -63,14 +63,14 @@ def note(world: World | None, text: str) -> None:
 
 
 def complain(message: str, rank: int) -> None:
-    """Print an error of rank 0 on one line, so that users can search for it."""
+    """Print rank 0's error on one line, for searches."""
     if rank == 0:
         console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
 @contextmanager
 def commented(screen: Console) -> Iterator[None]:
-    """Print output as comment lines, which readers of rows skip."""
+    """Print comment lines, which readers of rows skip."""
     width = screen.width
     screen.width = width - len(COMMENT)
     try:
@@ -83,23 +83,23 @@ def commented(screen: Console) -> Iterator[None]:
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """Return the width of this standard stream's terminal; None if it ends elsewhere or is unknown.
+    """Return the width of this standard stream's terminal, or None.
 
     Under a launcher a rank's own streams are no evidence: Open MPI gives each rank a terminal even if output goes to a
-    file, and MPICH gives pipes. So this looks up the launcher's streams in /proc.
+    file, and MPICH gives pipes. So this looks up the launcher's in /proc.
     """
     try:
         number, launcher = stream.fileno(), launch_of(os.environ).launcher
         process = None if launcher == "none" else launcher_process()
         if process is None:
             return None if launcher == OPEN_MPI else width_of(number)
-        # of another process: do not wait for a reader, nor take it as controlling terminal
+        # do not wait for a reader, nor take it as controlling terminal
         opened = os.open(process / "fd" / str(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             return width_of(opened)
         finally:
             os.close(opened)
-    except OSError:  # no such descriptor, no terminal, or a process without access
+    except OSError:  # no descriptor, terminal or access
         return None
 
 
@@ -113,7 +113,7 @@ def table(
     """Return a table with a section per group; ``columns`` maps a head to a row's text, ``look`` goes to rich."""
     made = Table(**look)
     for head in columns:
-        widest = max(map(len, head.split()), default=0)  # no head is folded
+        widest = max(map(len, head.split()), default=0)  # heads are not folded
         made.add_column(head, justify="left" if head in left else "right", overflow="fold", min_width=widest)
     for group in groups:
         made.add_section()
@@ -123,14 +123,13 @@ def table(
 
 
 def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
-    """List each name that has a text, without heads."""
     said = [(name, text) for name, text in rows.items() if text]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"name": itemgetter(0), "said": itemgetter(1)}
     return table([said], columns, left=columns, show_header=False, **look)
 
 
 class WholeLines(Progress):
-    """A bar that ends each frame with a new line, since Open MPI's launcher forwards whole lines."""
+    """End each frame with a new line: Open MPI's launcher forwards whole lines."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -141,9 +140,9 @@ class WholeLines(Progress):
 def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
     """Show a progress bar on a terminal; yields a call that advances it by one and replaces the note.
 
-    Only these calls draw: a thread would disturb measurements.
+    Only calls draw: a thread would disturb measurements.
     """
-    screen = console(world)  # the tables' console, so that output stays in order
+    screen = console(world)  # the tables', to keep order
     screen = screen if screen.is_terminal else console(world, stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = screen.quiet or not screen.is_terminal
@@ -162,7 +161,7 @@ def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], 
 
 
 def interval(value: float, low: float, high: float, unit: float, digits: int) -> str:
-    """Format a value with the half-width of its interval, which ``PLUS_MINUS`` explains.
+    """Format a value ± half its interval (``PLUS_MINUS``).
 
     >>> interval(0.010, 0.009, 0.013, 1e3, 1)
     '10.0 ±3.0'

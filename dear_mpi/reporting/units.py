@@ -1,7 +1,7 @@
 """Parse users' texts, such as ``25MB``, ``10gbit,50us`` and lists, and format sizes and columns.
 
-Sizes are binary, as in nccl-tests: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as network cards are sold:
-10gbit = 1e10 bits/s. A number without a unit is refused. A network is one link, or two, inside hosts and between them:
+Sizes are binary, as in nccl-tests: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal: 10gbit = 1e10 bits/s. Units are
+required. A network is one link, or two, inside hosts and between them:
 
 INSIDE/BETWEEN,hosts=N       N hosts of equally many ranks, one after the other
 INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as in OSU's benchmarks and nccl-tests
-# Bandwidths as vendors write them: 400Gbps, 25GB/s. B is a byte and b a bit. M, G and T may be small only before "ps".
+SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as in OSU and nccl-tests
+# As vendors write: 400Gbps, 25GB/s. B is a byte and b a bit. M, G and T may be small only before "ps".
 PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
-BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
+BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is 10 Gbit/s
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-MOST_SECONDS = 86400.0  # of anything in an iteration; system clocks cannot wait for 1e10
-LEAST_BANDWIDTH = 1.0  # bytes/s of a link
+MOST_SECONDS = 86400.0  # system clocks cannot wait for 1e10
+LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """Parse a non-negative number with one of the units; above zero unless ``zero``."""
+    """Zero is refused unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -60,7 +60,7 @@ def parse_seconds(text: str) -> float:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """Return a value in seconds, or raise a ValueError unless it is from 0 to a day."""
+    """Return seconds, or raise a ValueError unless they are from 0 to a day."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_SECONDS:
         raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value!r}")
     return float(value)
@@ -72,7 +72,7 @@ def whole_number(text: str) -> int | None:
     >>> whole_number("64"), whole_number("6.4"), whole_number("\N{ARABIC-INDIC DIGIT SIX}")
     (64, None, None)
     """
-    return int(text) if re.fullmatch("[0-9]{1,1000}", text) else None  # Python's limit is some 4000 digits
+    return int(text) if re.fullmatch("[0-9]{1,1000}", text) else None  # Python's limit: about 4000
 
 
 def above_zero(what: str, text: str) -> int:
@@ -83,7 +83,7 @@ def above_zero(what: str, text: str) -> int:
 
 
 def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate plain texts from those like ``name=value``.
+    """Separate texts like ``name=value``.
 
     >>> named_values("wire", ["4", "error=no"])
     (['4'], {'error': 'no'})
@@ -103,7 +103,7 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
 def parse_sizes(text: str) -> list[int]:
     """Parse sizes with commas; a range such as 4B:64MiB grows by powers of 4, 4B:64MiB:x2 by powers of 2.
 
-    OSU's and nccl-tests' spelling also works: 8:64M is 8B:64MiB.
+    As in OSU and nccl-tests, 8:64M is 8B:64MiB.
 
     >>> parse_sizes("4:1K,3000"), parse_sizes("1K:4K:x2")
     ([4, 16, 64, 256, 1024, 3000], [1024, 2048, 4096])
@@ -161,7 +161,7 @@ def format_hosts(ranks: Sequence[int]) -> str:
 
 
 def parse_link(text: str, what: str = "the") -> Link:
-    """Parse a bandwidth per direction and, after a comma, a latency (default 0); ``what`` begins errors.
+    """Parse a bandwidth per direction and a latency (default 0); ``what`` begins errors.
 
     >>> str(parse_link("10gbit,50us")), str(parse_link("400Gbps")), str(parse_link("25GB/s"))
     ('10 Gbit/s, 50 us', '400 Gbit/s, 0 us', '200 Gbit/s, 0 us')
@@ -181,7 +181,7 @@ def parse_link(text: str, what: str = "the") -> Link:
 
 
 def parse_rates(text: str) -> tuple[float, float]:
-    """Parse bandwidths, in bytes/s, of a rank inside its host and of a host to others.
+    """Parse bandwidths, in bytes/s, inside a host and between hosts.
 
     >>> parse_rates("100gbit/10gbit")
     (12500000000.0, 1250000000.0)
@@ -193,7 +193,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """Parse a number, or a percentage, from 0 to ``most``."""
+    """From 0 to ``most``, or a percentage."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -204,7 +204,7 @@ def parse_share(name: str, text: str, most: float) -> float:
 
 
 def parse_percentage(name: str, text: str, most: float) -> float:
-    """Parse a share below 1, or with a % sign: 1 might mean 1 %."""
+    """Parse a share below 1, or with %: 1 might mean 1 %."""
     number = decimal(text)
     if number is not None and number >= 1:
         raise ValueError(f"{name} {text!r} has no unit: write it like 5%, or as a part below 1, like 0.05")
@@ -219,7 +219,7 @@ def decimal(text: str) -> float | None:
 
 
 def parse_straggler(text: str | None, ranks: int) -> list[float]:
-    """Parse ``RANK:FACTOR`` to the slow-down of each rank, 1 by default.
+    """Parse ``RANK:FACTOR`` to each rank's slow-down.
 
     >>> parse_straggler(None, 2), parse_straggler("1:1.5", 2)
     ([1.0, 1.0], [1.0, 1.5])
@@ -240,20 +240,18 @@ def parse_straggler(text: str | None, ranks: int) -> list[float]:
 
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
-    """Raise a ValueError if two values of the list ``what`` have one meaning."""
+    """Raise a ValueError if two values have one meaning."""
     texts = list(map(str, given))
     if len(set(map(meaning, texts))) < len(texts):
         raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")
 
 
 BLOCKS = ("hosts", "per_host")
-Levels = list[tuple["Link", dict[str, str]]]  # links with their named values, such as ``o=1us``
+Levels = list[tuple["Link", dict[str, str]]]  # with named values, such as ``o=1us``
 
 
 def parse_links(text: str) -> Link:
-    """Parse ``--link``.
-
-    >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
+    """>>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
     (inside, *others), blocks = parse_levels("link", text)
@@ -261,9 +259,9 @@ def parse_links(text: str) -> Link:
 
 
 def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[Levels, Blocks | None]:
-    """Parse one link, or the links inside and between hosts with the hosts; each has values of these ``names``.
+    """Parse one link, or links inside and between hosts, each with values of these ``names``.
 
-    Raises a ValueError, which begins with ``what``, for other texts.
+    Raises a ValueError, which begins with ``what``.
     """
     found, hosts, given = Levels(), dict[str, str](), f"{what} {text!r}"
     for part in BETWEEN_LINKS.split(text):
@@ -288,9 +286,7 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group by key, in the order of first occurrence.
-
-    >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
+    """>>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}
     """
     found: dict[K, list[T]] = {}

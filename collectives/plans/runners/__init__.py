@@ -1,6 +1,6 @@
 """Run a collective by messages, in shared memory, or by the MPI library.
 
-Each module is a runner, chosen by the algorithm (``runner_of``), with three functions:
+An algorithm has a runner (``runner_of``), a module with three functions:
 
     check(algorithm, collective, transport)   raise unless the algorithm can run here
     check_call(call, transport)               the same for one call; returns what must be equal on all ranks
@@ -19,7 +19,6 @@ from dear_mpi.collectives.transports.transport import Transport
 
 
 def runner_for(algorithm: str) -> ModuleType:
-    """Import the module of an algorithm's runner on its first use: few jobs need all."""
     return import_module(f"{__name__}.{runner_of(algorithm)}")
 
 
@@ -30,9 +29,8 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """Return what must be equal on all ranks, or raise."""
     facts = call.check(transport)
-    # Sharing memory only matters for a tuning table; ranks find it out later.
+    # Sharing memory matters only for a tuning table.
     for sharing in (False,) if call.rules is None else (True, False):
         choice = call.chosen(transport, sharing=sharing)
         runner = runner_for(choice.algorithm)

@@ -10,7 +10,7 @@ memory over the bus, without a copy.
 On a GPU, combining and copying only launch kernels on the current stream. A later message may read what they write or
 overwrite what they read. So every start follows a wait for an event (``MessagesRun.settled``) recorded after all
 launches so far, the caller's included. A buffer passes from a stream to MPI only here and in ``native.py``. The last
-launches of a run are not waited for: they are in order on the stream.
+launches are not waited for: they are in order on the stream.
 """
 
 import zlib
@@ -62,9 +62,9 @@ def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
 def proven(
     source: Any, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
-    from dear_mpi.collectives.program.verify import verify  # ours are proved by the tests
+    from dear_mpi.collectives.program.verify import verify  # tests prove ours
 
-    # The user's own collective first: errors in a mirror image name steps that are not in the file.
+    # The user's own first: errors in a mirror image name steps that the file lacks.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if proved == collective or proved in load_algorithm(name):
             written = programs(name, proved, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
@@ -150,8 +150,8 @@ class MessagesRun(InstructionRun):
         super().__init__(self.rank, list(self.acts(requests)), requests)
 
     def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
-        """Bind the instructions; on a GPU starts may wait for an event, see [Note: Host and device]."""
-        launched = True  # the caller may have launched kernels that write the buffer
+        """Bind the instructions; GPU starts may wait for an event, see [Note: Host and device]."""
+        launched = True  # by the caller
         for instruction in self.listing.instructions:
             for number in instruction.waits:
                 yield waiting(self.part("ending", number), requests[number])
@@ -159,7 +159,7 @@ class MessagesRun(InstructionRun):
                 yield Act(self.part("merging", instruction.merges[0]), self.merge(instruction.merges))
                 launched = True
             for number in instruction.starts:
-                if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
+                if number in self.beside and not self.listing.messages[number].incoming:
                     yield Act(self.part("copying", number), copier(self.beside[number], self.elements(number)))
                     launched = True
             if self.settled is not None and launched and instruction.starts:

@@ -1,6 +1,6 @@
 """Run the MPI library's own blocking collectives as plans: the baseline for ours.
 
-All their progress happens at once, in ``wait`` or ``advance``.
+``wait`` or ``advance`` makes all progress.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def check_call(call: Call, transport: Transport) -> None:
     if call.x.dtype == DTYPES["bf16"] and reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
     for name, array in (("x", call.x), ("out", call.out)):
-        if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's are, but lack the flag
+        if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's lack the flag
             raise ValueError(f"{name} must be aligned for algorithm {call.algorithm!r}: pass a copy, or use 'ring'")
     units = call.count if reduces else call.count * call.x.dtype.itemsize
     if too_many(units):
@@ -90,7 +90,7 @@ class NativeRun(InstructionRun):
         return NativeRun(task)
 
     def start(self) -> None:
-        """Do nothing: the library's calls block."""
+        """The library's calls block."""
         self.position = 0
 
 
@@ -110,14 +110,14 @@ def mpi_call(
 ) -> tuple[str, tuple[Any, ...]]:
     """Return mpi4py's blocking call and its arguments; in place without ``out``.
 
-    Unequal shards, or ``by_counts``, use MPI_Reduce_scatter and MPI_Allgatherv.
+    Unequal shards, or ``by_counts``: MPI_Reduce_scatter and MPI_Allgatherv.
     """
     from mpi4py import MPI
 
     combine = getattr(MPI, LOGICAL[op] if x.dtype == np.bool_ else op.upper())
     target, by_counts = x if out is None else out, by_counts or len(set(partition.counts)) > 1
     send = MPI.IN_PLACE if out is None else x
-    # Moved as bytes: MPI lacks some of our types.
+    # As bytes: MPI lacks some of our types.
     nbytes = [count * x.itemsize for count in partition.counts]
     gathered = [target.view("u1"), nbytes if by_counts else nbytes[rank], MPI.BYTE]
     given = MPI.IN_PLACE if out is None else [x.view("u1"), MPI.BYTE]
@@ -139,7 +139,7 @@ def move(dst: Array, src: Array) -> None:
 
 
 def prebuilt(argument: Any) -> Any:
-    """Build an argument once: saves mpi4py a lookup of memory and type (at least 0.1 us)."""
+    """Build once: saves mpi4py at least 0.1 us per lookup."""
     from mpi4py import MPI
 
     array, *said = argument if isinstance(argument, list) else [argument]
@@ -159,7 +159,7 @@ def octets(array: Array) -> Any:
 
 
 def call_alone(collective: str) -> Callable[[], object]:
-    """Return a barrier or a 4-byte collective on this rank only: the cost of a call from Python."""
+    """Return a barrier or 4-byte collective on this rank: the cost of a call from Python."""
     from mpi4py import MPI
 
     if collective == "barrier":

@@ -25,7 +25,7 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.calls import combiner, copier
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 
-__all__ = ["check", "check_call", "prepare"]  # ranks find out later, together, whether memory is reachable
+__all__ = ["check", "check_call", "prepare"]  # whether memory is reachable is found out later, together
 
 MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier
 BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
@@ -37,8 +37,6 @@ Round = tuple[Sequence[int], tuple[Request, Request]]
 
 @dataclass(frozen=True)
 class Reach:
-    """Buffers or mailboxes of all ranks, and this rank's share of the work."""
-
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
@@ -53,14 +51,14 @@ def reach_for(task: Task) -> Reach | None:
     needed, dtype, on_host = runner_of(call.algorithm) == "shared", buffer.dtype, library_of(buffer) == "numpy"
     if not needed and buffer.nbytes <= MESSAGES_BYTES:
         return None
-    # Types that are summed in a wider type are rounded once, hence combined at once.
+    # Types summed in a wider type are rounded once, hence combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
     share = Share(call.partition(transport.size), transport.rank, block, at_once)
     arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
     mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
     if mailboxes:
-        count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
+        count = 2 * max(share.mailbox_room, 1)  # an empty array is in no block
         if slab is not None:
             arrays = transport.reach(slab.empty(count, dtype))
         if arrays is None:
@@ -123,7 +121,7 @@ class SharedRun(InstructionRun):
         if not self.reached.mailboxes:
             return None
         other = SharedRun(task)
-        other.numbers = self.numbers  # runs of one plan for the other ranks
+        other.numbers = self.numbers
         return other
 
     def start(self) -> None:
@@ -135,13 +133,13 @@ class SharedRun(InstructionRun):
         super().whole(note)
 
     def next_run(self) -> None:
-        """Alternate between even and odd runs, which use different mailbox sets."""
+        """Alternate runs use different mailbox sets."""
         self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached  # releases the views of other ranks' memory
+        del self.reached
 
 
 prepare = SharedRun

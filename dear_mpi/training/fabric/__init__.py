@@ -1,9 +1,4 @@
-"""Move buckets through their route, live or virtually, as a schedule directs.
-
-``fabric.py`` is the common part, with the rules for schedules; ``live.py`` runs stages with plans and an engine
-(``engine.py``), ``virtual.py`` with a clock and prices (``costs.py``). ``order.py`` orders the engine's work, and
-``statistic.py`` checks gradients on all ranks before use.
-"""
+"""Move buckets through their route, live or virtually, as a schedule directs."""
 
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import Handle

@@ -3,8 +3,8 @@
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
     network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
-Whenever the network is free, the most urgent ready collective goes next, to its end (or its portion's end). The network
-never idles while one is ready. The loss sum (L) goes first: it is ready before any bucket.
+When the network is free, the most urgent ready collective (or portion) goes next, to its end. The network never idles
+while one is ready. The loss sum (L) goes first.
 
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -23,8 +23,8 @@ from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
-# Slowdown of a layer call, on all ranks or on each. Arguments: the pass, counted from 0 over forward and
-# backward; the place in it, 2 x call forward and 2 x call + 1 backward.
+# Slowdown of a layer call, on all ranks or on each, by pass (forward and backward, from 0) and place in it:
+# 2 x call forward and 2 x call + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
 
 
@@ -38,35 +38,35 @@ def steady(number: int, place: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """List the costs of an iteration, in seconds; by default everything is free."""
+    """List the costs of an iteration, in seconds; default: free."""
 
-    forward_s: Sequence[float] = ()  # of each layer call, in forward order, for one part of a batch
+    forward_s: Sequence[float] = ()  # of layer calls, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # second halves of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # before each pass
     price: Price = lambda stage, bucket: 0.0
-    parts: int = 1  # into which a batch is split
-    loss_s: float = 0.0  # of the loss sum
+    parts: int = 1
+    loss_s: float = 0.0
     verdict_s: float = 0.0  # of the global gradient check
-    update_s: float = 0.0  # of the optimiser, per element
+    update_s: float = 0.0  # per element
     rest_s: float = 0.0  # between forward and backward, outside layers
     code_factor: float = 1.0  # slowdown of codes against their wire's figures
-    start_s: float = 0.0  # until an idle engine begins
+    start_s: float = 0.0  # until an idle engine starts
     wake_s: float = 0.0  # until the main thread resumes after a wait
-    ranks: int = 1  # that share a sharded update
-    served: float = 1.0  # largest share of a bucket that one rank serves between hosts
-    ranks_per_core: float = 1.0  # for updates, one after the other; all other seconds include it already
-    # Map a bucket to its update work and its shards' work, in elements. None: all shards are equal.
+    ranks: int = 1  # in a sharded update
+    served: float = 1.0  # of a bucket, by one rank between hosts, at most
+    ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
+    # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
-    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
-    compute: Callable[[Any], Any] = alike  # from nominal seconds to seconds of each rank
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    compute: Callable[[Any], Any] = alike  # from nominal to each rank's
     noise: Noise = steady
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Return the seconds to update these elements; ranks that share a core wait for each other."""
+        """Ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
@@ -74,17 +74,17 @@ class Costs:
 
 
 PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s: the longest wait of an urgent collective
-MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, tried several times
+MOST_PORTIONS = 1024  # of 2 GiB: an order, a list, is tried several times
 
 
 @dataclass(frozen=True)
 class Nominal:
-    """Hold what a schedule knows when it orders its iteration: the costs of ranks of equal speed."""
+    """Hold what a schedule knows when it orders its iteration: costs of ranks of equal speed."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
-    judged: bool = False  # whether all gradients are checked before any is used
+    price: Callable[[str, Bucket], float]  # seconds, with updates and codes
+    judged: bool = False  # all gradients are checked before use
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)
     exchange_s: Mapping[int, float] = field(default_factory=dict)
@@ -94,13 +94,13 @@ class Nominal:
 @dataclass(frozen=True)
 class Chain:
     keys: tuple[Key, ...]
-    seconds: tuple[float, ...]  # of each key
-    ready_s: float  # when the first can begin
-    urgency: int  # the smallest goes first
+    seconds: tuple[float, ...]  # by key
+    ready_s: float
+    urgency: int  # smallest first
 
 
 def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
-    """Return the largest number of portions of a collective: each has a segment of every chunk.
+    """Return the most portions of a collective: each has a segment of every chunk.
 
     >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
     (1, 2, 1)
@@ -111,11 +111,8 @@ def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
 def chains_of(
     buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
 ) -> list[Chain]:
-    """Chain these collectives of each bucket, ready with its gradients; sooner needed is more urgent.
-
-    If ``broken``, each portion is a link.
-    """
-    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each layer call has run backward
+    """Chain these collectives (or portions) of each bucket, ready with its gradients; urgent if needed soon."""
+    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # by layer call
     found = []
     for bucket in buckets:
         counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]
@@ -129,7 +126,7 @@ def chains_of(
 def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: int = 1) -> list[Key]:
     """Order chains on one network, after the loss sum.
 
-    ``committed`` collectives, including the loss, are handed over ahead and cannot be overtaken: 1 is the running one.
+    ``committed`` collectives, the loss and the running one included, cannot be overtaken.
 
     >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
 
@@ -141,9 +138,9 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
     heapify(coming)
     ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
-    ends = [0.0, loss_s]  # of handed-over collectives
+    ends = [0.0, loss_s]
     while coming or ready:
-        now_s = ends[-committed] if len(ends) >= committed else 0.0  # when there is room for one more
+        now_s = ends[-committed] if len(ends) >= committed else 0.0  # room for one more
         if not ready:
             now_s = max(now_s, coming[0][0])
         while coming and coming[0][0] <= now_s:
@@ -161,12 +158,12 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 class WireCost:
     """Price a collective linearly in bytes, for buckets without plans."""
 
-    alpha: float  # of an empty collective, all steps together
-    beta: float  # per byte of the buffer
+    alpha: float  # of an empty collective
+    beta: float  # per byte
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
-        """Fit the line to two pairs of bytes and seconds, without negative coefficients.
+        """Fit two pairs of bytes and seconds, without negative coefficients.
 
         >>> WireCost.through((100, 2.0), (300, 4.0))
         WireCost(alpha=1.0, beta=0.01)
@@ -179,7 +176,6 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """Price all of these collectives for a bucket; ``prices`` returns the price for some buckets."""
     probe = cut(layout, [layout.grid])
     price = route.priced(prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))

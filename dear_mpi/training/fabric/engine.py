@@ -1,10 +1,10 @@
 """Run all communication of training on one thread, while the main thread computes.
 
-MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI, which waits without the
-interpreter lock. Plans run one after the other, in an order that is equal on all ranks (``order.py``).
+MPI makes no progress while Python is busy elsewhere, so overlap needs a thread that waits in MPI without the
+interpreter lock. Plans run one at a time, in an order equal on all ranks (``order.py``).
 
-On a GPU the engine has a separate stream. A plan follows the compute work launched before its start, and later compute
-work follows the plan. The thread blocks in the plan until the device has produced the data: a rank needs two cores.
+A plan follows compute work launched before its start, and precedes later work. The thread blocks until a GPU has
+produced the data: a rank needs two cores.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
 from dear_mpi.training.log import Log
 
-GRACE_S = 2.0  # after an error on all ranks plans still end by themselves; after one on a single rank they may not
+GRACE_S = 2.0  # plans end by themselves after an error on all ranks, maybe not after one on a single rank
 
 
 def check_process(process: int) -> None:
-    """Raise a CollectiveError in a forked child: it lacks the engine's thread, and would hang."""
+    """Raise a CollectiveError in a forked child: it lacks the engine's thread."""
     if os.getpid() != process:
         raise CollectiveError(f"process {os.getpid()} is a forked child of a rank, and cannot train: {ADVICE}")
 
 
 class PlanHandle(Handle):
-    """Represent steps that the engine runs: their buffers belong to it until ``wait`` returns."""
+    """Represent running steps: their buffers belong to the engine until ``wait`` returns."""
 
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
         self.streams, self.process = streams, os.getpid()
-        self.ready, self.done = streams.compute.mark(), None  # after the buffer was written, and after the last step
-        self.running = threading.Lock()  # until it is over; an event would take ten times as many calls
+        self.ready, self.done = streams.compute.mark(), None
+        self.running = threading.Lock()  # held until it is over; an event would take ten times as many calls
         self.running.acquire()
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
         """Block until the steps have run; later launches on the compute stream see the result."""
         check_process(self.process)
-        with self.running:  # and let other waiters pass
+        with self.running:
             pass
         if self.error is not None:
             raise CollectiveError(str(self.error)) from self.error
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """Let waiters go on; a second call, after a failure, is allowed."""
+        """Release waiters; maybe twice, after a failure."""
         self.steps = None
         if self.running.locked():
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """Run a turn's steps; keep an error for ``wait`` to raise."""
+        """``wait`` raises the steps' error."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -76,13 +76,11 @@ class PlanHandle(Handle):
 
 
 class Engine:
-    """Run plans on a separate thread, which this context manager ends."""
-
     def __init__(self, streams: Streams) -> None:
         self.streams, self.log, self.process = streams, Log(), os.getpid()
         self.order: Order[PlanHandle] = Order()
         self.queue: SimpleQueue[tuple[Turn, PlanHandle] | None] = SimpleQueue()
-        # A daemon, so that a failed rank ends, and with it the job, while the engine still waits.
+        # A daemon, so that a failed rank, and thus the job, ends while the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
@@ -90,7 +88,7 @@ class Engine:
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """Run steps in each turn of ``key``; ``label`` names them in errors."""
+        """``label`` names the steps in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
@@ -104,11 +102,11 @@ class Engine:
         return handle
 
     def follow(self, turns: Sequenced | None) -> None:
-        """Run plans in this order from now on; ValueError within an iteration of another order."""
+        """Run plans in this order; ValueError within an iteration of another."""
         self.order = self.order.replaced(turns)
 
     def serve(self) -> None:
-        """Run submitted plans; none after a failure, because the network is then unreliable."""
+        """Run submitted plans; none after a failure, as the network is then unreliable."""
         failure: str | None = None
         with ExitStack() as stack:
             try:
@@ -124,7 +122,7 @@ class Engine:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
                 if turn.ends or failure is not None:
                     handle.end()
-            if failure is None:  # plans are freed next: no kernel may still read their memory
+            if failure is None:  # plans are freed next: no kernel may read their memory
                 communication = self.streams.communication
                 communication.seconds(communication.mark(), communication.mark())
 

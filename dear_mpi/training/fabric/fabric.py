@@ -4,9 +4,8 @@
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-``Fabric`` decides for the live and the virtual fabric which stages are due, and on which thread. ``Rules`` check a
-schedule: they record the state of every bucket, and refuse steps that would change the parameters. An error names the
-bucket and the point of the iteration.
+``Fabric`` decides which stages are due, on which thread. ``Rules`` record the state of every bucket and refuse steps
+that would change the parameters:
 
     a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 """
@@ -31,29 +30,29 @@ from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
 class Fabric(ABC):
     """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
-    idle: ClassVar[Any]  # the act that does nothing, see ``Step``
-    look: Any  # the act that runs the global gradient check
-    rules: Rules  # checks the schedule that runs now
-    common = True  # whether all ranks update by the same gradients, see ``Proof``
-    verdict: Any = None  # on the gradients, see ``statistic.py``; None on the virtual fabric
+    idle: ClassVar[Any]
+    look: Any  # runs the global check
+    rules: Rules
+    common = True  # see ``Proof``
+    verdict: Any = None  # see ``statistic.py``; None on the virtual fabric
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged = route, log, judged
-        self.iteration = 0  # iterations with all gradients on their way
+        self.iteration = 0
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
         """Continue with these buckets; nothing may be under way."""
         self.buckets = buckets
-        self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of each bucket's last sent gradients
-        self.reduced = 0  # buckets of this iteration
+        self.sent_in = dict.fromkeys(buckets, self.iteration)
+        self.reduced = 0
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
-        self.returning: list[Bucket] = []  # buckets whose way back starts by itself
+        self.returning: list[Bucket] = []  # their way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
-        self.delayed = deque[Delayed]()  # layers with outstanding weight gradients, in backward order
-        self.followed: Any = ...  # the order of this iteration; ... until one is set
-        self.steps: dict[Turn, list[Step]] = {}  # of each turn, if equal in all iterations
+        self.delayed = deque[Delayed]()  # with outstanding weight gradients, in backward order
+        self.followed: Any = ...  # this iteration's order; ... until set
+        self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
 
     @abstractmethod
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
@@ -61,11 +60,11 @@ class Fabric(ABC):
 
     @abstractmethod
     def finished(self, key: Key, label: str) -> Handle:
-        """Return a handle that is over, without a turn of the engine."""
+        """Return a handle that is over."""
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
+        """See ``Step``."""
 
     @abstractmethod
     def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -73,7 +72,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """Set the engine's order; None for first in, first out."""
+        """None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -85,7 +84,7 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
-        """Report non-finite gradients, equally on all ranks if they were sums."""
+        """Equal on all ranks if gradients were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class Fabric(ABC):
 
     @property
     def loss_scale(self) -> float:
-        """Return the factor of gradients before they travel; the last check may change it."""
+        """Return the factor of gradients before they travel, set by the last check."""
         self.factor()
         return 1.0 if self.verdict is None else self.verdict.scale
 
@@ -113,8 +112,8 @@ class Fabric(ABC):
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
 
-        If the engine updates between both ways, the way back starts by itself. If a later iteration uses the result,
-        ``do`` waits for it there, and the returned handle is over.
+        If the engine updates between both ways, the way back starts by itself. ``do`` waits for a result of a later
+        iteration; the returned handle is then over.
         """
         self.rules.start(collective, bucket)
         reducing, jobs = reduces(collective), self.route.jobs[collective]
@@ -137,7 +136,7 @@ class Fabric(ABC):
         return handle
 
     def do(self, stages: Sequence[Stage], bucket: Bucket, factor: float = 1.0) -> None:
-        """Run the due stages. After a round was ended early, no stage is late."""
+        """Run due stages. After a round was ended early, no stage is late."""
         for stage in self.due(stages, bucket):
             if stage.after and bucket not in self.late:
                 continue
@@ -149,7 +148,7 @@ class Fabric(ABC):
                 self.log.did(stage.label, bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
-        """Count a bucket on its way out; after the last, start the check and deferred ways back."""
+        """After the last bucket's way out, start the check and deferred ways back."""
         self.reduced += 1
         if self.reduced == len(self.buckets):
             self.reduced, self.iteration = 0, self.iteration + 1
@@ -162,7 +161,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit stages, to run in order in their turn; ``back``: on the way back."""
+        """Submit stages, to run in order."""
 
         def step(stage: Stage, portion: Portion) -> Step:
             what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"
@@ -199,7 +198,7 @@ class Fabric(ABC):
         return self.launch((extra, bucket.index), [EXTRAS[extra]], bucket)
 
     def wait_for(self, handle: Handle) -> None:
-        """Wait, and log the time as exposed communication."""
+        """Wait; log the time as exposed communication."""
         begin = self.now()
         self.block(handle)
         self.log.waited(*handle.key, begin, self.now(), handle.label)
@@ -232,23 +231,21 @@ class ScheduleError(ValueError):
 
 @dataclass
 class Entry:
-    """Record a bucket's history since its gradients were last written."""
-
-    missing: set[int] = field(default_factory=set)  # layer calls that have not run backward
-    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
+    missing: set[int] = field(default_factory=set)
+    started: dict[str, Handle] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
 
 class Rules:
-    """Check one schedule: a class, or any object with the ``collectives`` and ``extras`` that it starts."""
+    """Check one schedule: a class, or any object with ``collectives`` and ``extras``."""
 
     def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
         self.name, self.buckets, self.schedule = name, buckets, schedule
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
-        self.reduced = 0  # buckets of this iteration
-        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
+        self.reduced = 0
+        self.followed: Sequenced | None = None
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())
@@ -264,7 +261,7 @@ class Rules:
         return f"{self.point[0]}({', '.join(map(str, self.point[1]))})" if self.point[0] else "its order"
 
     def follow(self, order: Sequenced | None) -> None:
-        """Check an iteration's order: the global gradient check comes after the last reduction."""
+        """The global gradient check must come after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # checked in an earlier iteration
             return
@@ -341,14 +338,14 @@ class Rules:
         entry.updated = True
 
     def check_judged(self, what: str) -> None:
-        """Check that all reductions are on their way before a global check lets gradients be used."""
+        """Before a global check lets gradients be used, all reductions must be on their way."""
         if self.judged and self.reduced % len(self.entries):
             self.refuse(
                 f"{what} before all buckets are on their way, which clipping, loss scaling or a statistic needs"
             )
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Check that all buckets are on their way, and nothing is ``delayed``."""
+        """All buckets must be on their way, and nothing ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
@@ -363,7 +360,6 @@ class Rules:
 
     @property
     def all_started(self) -> bool:
-        """Tell whether updates need no further start."""
         last = {"all_reduce", "all_gather"}
         return all(entry.updated or last & entry.started.keys() for entry in self.entries.values())
 
@@ -373,7 +369,7 @@ class Rules:
                 self.refuse(f"forgets {bucket}: it has not updated it")
 
     def are_all(self, order: Sequenced) -> bool:
-        """Tell whether an order has each collective once, or all its portions in sequence."""
+        """Tell whether an order has each collective once, or its portions in sequence."""
         due = {(collective, bucket.index): 0 for collective in self.collectives for bucket in self.buckets}
         try:
             for turn in (Turn(*each) for each in order):

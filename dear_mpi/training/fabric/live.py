@@ -1,4 +1,4 @@
-"""Run the fabric on real memory: bound buckets, plans of collectives, the engine, and the loss."""
+"""Run the fabric on real memory."""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +27,8 @@ from dear_mpi.training.flat_buffer.bound import BoundBucket
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.routes.stages import Collective, Stage
 
-Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None if equal
-Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the flat buffer, and owners
+Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None: equal
+Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the flat buffer, owners
 
 
 class PlanKey(NamedTuple):
@@ -39,12 +39,12 @@ class PlanKey(NamedTuple):
 
 
 def checksum(array: Array) -> str:
-    """Return a checksum of an array's bytes, in a third of the time of SHA-256."""
+    """Return a checksum in a third of SHA-256's time."""
     return f"{zlib.crc32(np.ascontiguousarray(to_host(array)).view('u1').data):08x}"
 
 
 class LiveFabric(Fabric):
-    """Move buckets through their route, in place in their memory; ``options`` are of ``make_plan``."""
+    """Move buckets through their route, in place in their memory; ``options``: of ``make_plan``."""
 
     verdict: Verdict | None = None
     idle = staticmethod(lambda: None)
@@ -55,8 +55,8 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
-        self.settled = 0  # iteration of the last early end of a round
-        self.tally = [0, 0]  # how often codes of a bucket did not fit, and did
+        self.settled = 0
+        self.tally = [0, 0]  # codes of a bucket that did not fit, and that did
         super().__init__(buckets, arena.route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
@@ -70,15 +70,15 @@ class LiveFabric(Fabric):
             bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
             bound.tally = self.tally
             bound.look = self.verdict and self.verdict.add
-        self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the stage's identity and bucket
+        self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by id of the stage, and bucket
 
     def cut(self, buckets: Cut) -> None:
         """Continue with other buckets after a flush. Collective.
 
-        Values and gradients stay in place, and so do plans of intervals that remain buckets.
+        Values, gradients and plans of intervals that remain buckets stay.
         """
         self.arena.updates = self.updates
-        if hasattr(self.arena.optimizer, "begin_cut"):  # an optimiser of PyTorch
+        if hasattr(self.arena.optimizer, "begin_cut"):  # PyTorch's optimiser
             self.arena.optimizer.begin_cut()
         state = list(self.arena.whole_state(self.world.transport))
         self.enter(buckets)
@@ -86,14 +86,13 @@ class LiveFabric(Fabric):
         kept = {(bucket.interval, self.counts[bucket]) for bucket in buckets}
         self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
         self.sides = {place: self.sides[place] for place in kept}
-        self.options["slab"] = self.options["slab"].another()  # the old one goes with the last of its plans
+        self.options["slab"] = self.options["slab"].another()  # the old one ends with its last plan
 
     @property
     def updates(self) -> int:
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """Restore the counters, after values and state were loaded."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -101,7 +100,7 @@ class LiveFabric(Fabric):
         self.arena.begin_buffers()
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Make the missing plans of collectives. Collective; nothing may be under way."""
+        """Make missing plans. Collective; nothing may be under way."""
         stages = dict.fromkeys(stage for name in names for stage in self.route.collectives(name))
         for stage, bucket in product(stages, self.buckets):
             self.make(stage, bucket, WHOLE)
@@ -124,13 +123,13 @@ class LiveFabric(Fabric):
         return PlanKey(stage, bucket.interval, self.counts.get(bucket), portion)
 
     def make(self, stage: Collective, bucket: Bucket, portion: Portion) -> None:
-        """Make a plan, if missing. Collective."""
+        """Collective, if missing."""
         if (key := self.key(stage, bucket, portion)) not in self.plans:
             array = self.bound[bucket].travels(stage.buffer, self.options["slab"])
             options = self.options | stage.options(self.options["algorithm"]) | {"portion": portion}
             if self.bound[bucket].has_elements(stage.buffer):
                 options |= {"counts": key.counts}
-            if portion != WHOLE:  # reuse the choices for the whole
+            if portion != WHOLE:  # as for the whole
                 whole = self.plan(stage, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
             self.plans[key] = make_plan(stage.name, array, self.world.transport, **options)
@@ -140,7 +139,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(stage, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Count a collective's portions, equally on all ranks, also for buckets without plans."""
+        """Equal on all ranks."""
         stage, *others = self.route.collectives(collective) or [None]
         if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
             return 1
@@ -185,7 +184,7 @@ class LiveFabric(Fabric):
         """Run on the engine's thread, unless the check, complete before a way back, skips."""
         factor = self.verdict.factor if back and self.verdict is not None else 1.0
         if factor is not None:
-            with np.errstate(all="ignore"):  # a later check reports non-finite values once
+            with np.errstate(all="ignore"):  # a later check reports them once
                 call(factor)
 
     def call(self, stage: Stage, bucket: Bucket) -> Callable[[float], object]:
@@ -209,7 +208,7 @@ class LiveFabric(Fabric):
         return [bound.complaint(summed=self.common) for bound in wrong]
 
     def facts(self) -> dict[str, Any]:
-        """Checksum each bucket's values at the end of rounds, if equal on all ranks."""
+        """Checksum values at the end of rounds, if equal on all ranks."""
         if self.iteration % self.route.period or self.route.lags:
             return {}
         return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
@@ -229,14 +228,14 @@ class LiveFabric(Fabric):
             self.verdict.plan.free()
 
 
-HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
+HALF = 1 << 20  # totals are compared in two halves: small squares are exact
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
 class LossMeter:
     """Sum losses and target counts over ranks, hidden under the backward pass.
 
-    Constructing is collective. ``slab`` is on the model's device, so a GPU's host need not wait for the loss.
+    Constructing is collective. ``slab`` is on the model's device: a GPU's host need not wait for the loss.
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
@@ -245,7 +244,7 @@ class LossMeter:
         self.plan.noted(SUMS[LOSS], fabric.log.notes)
 
     def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Begin the sums over ranks: losses over ``total``, numbers of targets, and ranks in trouble."""
+        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
         high, low = divmod(total, HALF)
@@ -254,7 +253,6 @@ class LossMeter:
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
     def read(self) -> float:
-        """Return the loss, after backward."""
         self.fabric.wait_for(self.handle)
         return float(self.value[0])
 
@@ -263,10 +261,10 @@ class LossMeter:
         return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
-        """Return the error in the numbers of targets, equal on all ranks."""
+        """Equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
-        if (high**2, low**2) != (size * high_squares, size * low_squares):  # true of equal numbers only
+        if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal
             return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
         if totals > targets * size:
             return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"

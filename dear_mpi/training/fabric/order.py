@@ -1,8 +1,8 @@
 """Order the engine's work: as started, or as decided in advance.
 
-All ranks must run the same collectives in the same order, or they hang. First in, first out is such an order if all
-ranks start alike, as schedules do. An order decided in advance puts urgent collectives first even if they are ready
-last. It may also interrupt a collective, which then has a turn for each portion (``collectives/lowering/messages.py``).
+All ranks must run the same collectives in the same order, or they hang. First in, first out suffices if all ranks start
+alike. An order decided in advance puts urgent collectives first even if they are ready last. It may interrupt a
+collective, which then has a turn for each portion (``collectives/lowering/messages.py``).
 
 No rank can deadlock: take a stuck rank that has come least far, to the k-th collective. No other rank keeps it waiting,
 so its schedule has not started the k-th, and waits for a later one. That depends only on the schedule, not on time: the
@@ -22,15 +22,15 @@ from dear_mpi.training.log import EXCHANGE
 from dear_mpi.training.routes.route import reduces
 from dear_mpi.training.routes.stages import Collective, Stage
 
-Key: TypeAlias = tuple[str, int]  # a collective and its bucket's index; or an exchange and the number of a layer call
-LOSS: Key = ("loss", 0)  # the sum over ranks, started after the forward pass
-VERDICT: Key = ("verdict", 0)  # the global gradient check, after the last reduction
-SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # sums without a bucket
+Key: TypeAlias = tuple[str, int]  # a collective and a bucket's index; or an exchange and a layer call
+LOSS: Key = ("loss", 0)
+VERDICT: Key = ("verdict", 0)
+SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # without a bucket
 T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """Name a collective of a bucket, or a portion of it."""
+    """Name a bucket's collective, or a portion of it."""
 
     collective: str
     bucket: int
@@ -49,16 +49,14 @@ class Turn(NamedTuple):
         return self.portion.last == self.portion.of
 
 
-Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key is the whole collective
+Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key: the whole collective
 
 
 class Step(NamedTuple):
-    """Describe one action of the engine."""
-
-    kind: str  # as in the log, like the next two
+    kind: str  # as logged, like the next two
     number: int
     what: object
-    act: Any  # the action; on the virtual fabric its seconds
+    act: Any  # virtual: seconds
 
 
 class Delayed(NamedTuple):
@@ -70,16 +68,14 @@ class Delayed(NamedTuple):
 
 @dataclass(eq=False)
 class Handle:
-    """Represent a started collective."""
-
     key: Key
-    label: str  # in logs and errors
-    # By turn; None when it is over: ``Rules`` keeps handles, and steps refer to their fabric.
+    label: str
+    # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.
     steps: Callable[[Turn], Sequence[Step]] | None
 
 
 def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
-    """Number the portions in an order that repeats a collective per portion; neighbours become one turn.
+    """Number the portions in an order that repeats a collective for each; merge neighbours.
 
     >>> turns_of([("reduce_scatter", 1), ("reduce_scatter", 1), ("reduce_scatter", 0), ("reduce_scatter", 1)])[0]
     Turn(collective='reduce_scatter', bucket=1, portion=Portion(first=0, last=2, of=3))
@@ -95,9 +91,9 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """Complete an order: the loss first; the check (``judged``) after all reductions.
+    """Add the loss at the start; the check (``judged``) after all reductions.
 
-    If ``returns``, an all_reduce has a way back that no schedule starts: right after it, or after the check.
+    If ``returns``, a way back that no schedule starts follows each all_reduce, or the check.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
@@ -112,7 +108,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, stages: Sequence[Stage]) -> list[Stage]:
-    """Select a turn's stages: those before the collective in the first turn, those after it in the last."""
+    """Select a turn's stages: before the collective in the first turn, after it in the last."""
     at = next((number for number, stage in enumerate(stages) if isinstance(stage, Collective)), len(stages))
     before, after = stages[:at] if turn.begins else (), stages[at + 1 :] if turn.ends else ()
     return [*before, *stages[at : at + 1], *after]
@@ -121,7 +117,7 @@ def sliced(turn: Turn, stages: Sequence[Stage]) -> list[Stage]:
 class Order(Generic[T]):
     """Decide which collective has its turn.
 
-    ``turns`` are the collectives of every iteration; None for first in, first out.
+    ``turns``: of every iteration; None for first in, first out.
 
     >>> order = Order([("all_gather", 0), ("all_gather", 1)])
     >>> order.submit(("all_gather", 1), "early"), [item for _, item in order.submit(("all_gather", 0), "late")]
@@ -143,7 +139,7 @@ class Order(Generic[T]):
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Take an item; return the turns that can now run, with their items.
+        """Return the turns that can now run, with their items.
 
         An exchange needs no turn: all ranks submit it at the same place.
         """

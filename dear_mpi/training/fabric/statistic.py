@@ -25,20 +25,20 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
-LOW, HIGH = -1074, 1025  # exponents of float64
-COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and the number of non-finite atoms
-HALF = 26  # bits of the lower half of a mantissa
-ROWS = 1 << 15  # of 128 bytes, at a time
-LEAST = 1.0  # smallest loss scale
+LOW, HIGH = -1074, 1025
+COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
+HALF = 26  # lower bits of a mantissa
+ROWS = 1 << 15  # of 128 bytes
+LEAST = 1.0
 
 
 class Statistic(ABC):
     """Compute a few sums over all gradients, in fp64, and a decision.
 
-    The sums must not depend on how elements are shared out, or ranks and cuts would give different bits.
+    Sums must not depend on how elements are shared out, or ranks and cuts would give different bits.
     """
 
-    count: int  # number of sums
+    count: int  # of sums
 
     @property
     def called(self) -> str:
@@ -53,20 +53,19 @@ class Statistic(ABC):
     def sums(self, shard: Array) -> Array:
         """Return the sums of a flat shard, a multiple of 128 bytes, in the type that travels.
 
-        Padding is zero, so zeros must add nothing.
+        It is padded with zeros, which must add nothing.
         """
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
-        """Return the gradient factor from the sums over all ranks; None to skip the gradients."""
+        """None to skip the gradients."""
 
 
 class Verdict:
-    """Decide the factor of an iteration's gradients; None to skip them. This is the global gradient check.
+    """Decide the factor of an iteration's gradients, or None to skip them: the global gradient check.
 
-    Each rank adds its shard to the statistics at the end of a bucket's way out, before the way back may round the sums.
-    After the last one, the engine's thread calls it: an all-reduce of a few kB (``plan``). Factors of several
-    statistics multiply, and one may reject the gradients.
+    Each rank adds its shard at the end of a bucket's way out, before the way back may round the sums. Then
+    the engine calls it: an all-reduce of a few kB (``plan``). Factors multiply; one may reject gradients.
     """
 
     def __init__(self, statistics: Sequence[Statistic], sums: Array, plan: Any) -> None:
@@ -80,7 +79,7 @@ class Verdict:
         return math.prod(statistic.scale for statistic in self.statistics)
 
     def add(self, shard: Array) -> None:
-        """Add this rank's shard of a bucket, which may be empty."""
+        """It may be empty."""
         for statistic, sums in zip(self.statistics, self.each, strict=True):
             sums += statistic.sums(shard)
 
@@ -108,13 +107,13 @@ class LossScale:
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers, perhaps read from a file; ValueError if invalid."""
+        """Raise a ValueError for invalid numbers, perhaps from a file."""
         counts = all(type(count) is int and count >= 0 for count in (self.interval, self.good, self.skipped))
         if type(self.scale) is not float or not LEAST <= self.scale < math.inf or not counts:
             raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")
 
     def overflowed(self) -> bool:
-        """Halve the scale, if possible; return whether to skip the iteration."""
+        """Halve the scale, if possible; return whether to skip."""
         if self.scale <= LEAST:
             return False
         self.scale, self.good, self.skipped = self.scale / 2, 0, self.skipped + 1
@@ -146,11 +145,7 @@ class Norm(Statistic):
         return sums_of_squares(shard)
 
     def factor(self, sums: Array) -> float | None:
-        """Return the gradient factor.
-
-        For a non-finite norm: None, to skip the iteration, if the loss scale can be halved; else NaN, which the update
-        finds.
-        """
+        """For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds."""
         scale = self.scale
         self.norm = root_of(sums) / scale
         finite = self.norm < math.inf
@@ -167,7 +162,7 @@ class Norm(Statistic):
 def sums_of_squares(array: Array) -> Array:
     """Return ``COUNT`` whole numbers in float64; their sums over parts of an array give its sum of squares.
 
-    The array is flat, a multiple of 128 bytes, of any floating type.
+    The array is flat, a multiple of 128 bytes, floating-point.
     """
     rows = array.reshape(-1, CHUNK_BYTES // array.itemsize)
     total: Array = array_module(array).zeros(COUNT)
@@ -177,7 +172,7 @@ def sums_of_squares(array: Array) -> Array:
 
 
 def atoms_of(rows: Array) -> Array:
-    """Sum the squares of each row, in an order equal on all devices."""
+    """The order is equal on all devices."""
     with np.errstate(all="ignore"):  # overflow is counted
         terms = rows.astype(np.float64) ** 2
         while terms.shape[1] > 1:
@@ -187,7 +182,6 @@ def atoms_of(rows: Array) -> Array:
 
 
 def sums_of_atoms(atoms: Array) -> Array:
-    """Sum the two halves of the mantissas for each exponent."""
     xp: Any = array_module(atoms)
     finite = xp.isfinite(atoms)
     mantissas, exponents = xp.frexp(xp.where(finite, atoms, 0.0))

@@ -34,8 +34,8 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 
 @dataclass(eq=False)
 class VirtualHandle(Handle):
-    submitted_s: Any  # when steps were started, on all ranks or on each
-    event: Event | None = None  # the last step, once its beginning is known
+    submitted_s: Any  # on all ranks or on each
+    event: Event | None = None  # of the last step
 
 
 class VirtualFabric(Fabric):
@@ -46,8 +46,8 @@ class VirtualFabric(Fabric):
     def __init__(self, rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
-        self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier iterations are not predicted
-        self.clock_s: Any = 0.0  # of all ranks or of each
+        self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier ones are not predicted
+        self.clock_s: Any = 0.0
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 
@@ -55,7 +55,7 @@ class VirtualFabric(Fabric):
         self.order = self.order.replaced(order)
 
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """Return a stage's seconds; packing, unpacking and the fallback of codes are free."""
+        """Return a stage's seconds; packing, unpacking and the codes' fallback are free."""
         if isinstance(stage, Collective):
             return self.costs.price(stage, portion_of(bucket, portion)) if stage.share else 0.0
         return last(self.computed_s(stage, bucket))
@@ -107,7 +107,7 @@ def between(begin: Any, end: Any) -> Any:
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
-    """Raise times below the bound to the bound plus ``wake_s``; a plain number skips NumPy, for speed."""
+    """Raise times below the bound to it plus ``wake_s``; plain numbers skip NumPy, for speed."""
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)

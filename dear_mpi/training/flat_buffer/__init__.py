@@ -1,1 +1,1 @@
-"""Provide the flat buffer of all trained parameters, its buckets and its memory."""
+"""Provide the flat buffer, its buckets and its memory."""

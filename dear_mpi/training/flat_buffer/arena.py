@@ -7,8 +7,8 @@
     state    | ...                                    |     one array per optimiser state, for this rank's
                                                             shards (``owners.py``), once buckets are known
 
-An update is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own memory
-(``rebind=False``) or type stays in place: its gradient is packed, and its value unpacked, and read before an update.
+Cutting buckets anew moves no byte. A parameter with its own memory (``rebind=False``) or type stays in place: its
+gradient is packed; its value is unpacked, and read before an update.
 """
 
 import weakref
@@ -33,17 +33,15 @@ from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
-ALONE = Owners()  # of the only rank
+ALONE = Owners()
 
 
 @dataclass
 class GradPlace:
-    """Locate the value and gradient of one parameter for one layer call."""
-
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # previous value array, if other code still holds it
+    left: Array | None = None  # if held elsewhere
 
 
 class Arena:
@@ -52,9 +50,9 @@ class Arena:
     Args:
         calls: the layers, in forward order.
         wire: the type of travelling gradients.
-        learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
-        hosts: host number of each rank.
-        slab: memory for communicated arrays; ``put`` moves an array to its device.
+        learning_rate: a function of the update, counted from 0; default: the optimiser's.
+        hosts: each rank's.
+        slab: communicated arrays; ``put`` moves an array to its device.
     """
 
     def __init__(
@@ -81,11 +79,11 @@ class Arena:
         self.state: list[Array] = []
         self.buffers = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.buffers}
         self.parameters = of_tensors(calls, layout)
-        self.updates = 0  # of every bucket; survives new cuts
+        self.updates = 0
         self.over = False
-        self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
-        self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from layer calls that do not own them
-        self.bound_values: dict[int, Array] = {}  # the parameters' views
+        self.staying: dict[int, Parameter] = {}  # by tensor
+        self.tied: dict[int, list[Array]] = {}  # gradients, from layer calls that do not own them
+        self.bound_values: dict[int, Array] = {}
         for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
         self.places = [
@@ -117,7 +115,7 @@ class Arena:
             self.state = self.optimizer.new_state(self.values[: self.shards.held(self.shards.rank)])
 
     def whole_state(self, transport: Transport) -> Iterator[Array]:
-        """Gather the whole optimiser state, array by array, on all ranks. Collective."""
+        """Gather the whole optimiser state on all ranks. Collective."""
         shards = self.shards
         if shards.owners.ranks == 1:
             yield from self.state
@@ -135,14 +133,14 @@ class Arena:
             yield buffer
 
     def take_state(self, state: Iterable[Array]) -> None:
-        """Keep this rank's part of the whole state, unless it holds all of it already."""
+        """Keep this rank's part of the whole state, unless it holds all."""
         for own, buffer in zip(self.state, state, strict=True):
             if own is not buffer:
                 for bucket, place in self.shards.state.items():
                     own[place] = buffer[self.shards.own(bucket)]
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
-        """Bind a parameter to the flat buffer, if unbound, and return its gradient's place."""
+        """Bind a parameter, if unbound; return its gradient's place."""
         other = None if parameter.buffer is None else parameter.buffer()
         if other is not None and other is not self and not other.over:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
@@ -170,11 +168,10 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # both are one if the parameter has another layer call
+        kept = left is not value and held(left)  # one if the parameter has another layer call
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """View a tensor in a flat array that starts at element ``begin``."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
@@ -187,14 +184,14 @@ class Arena:
         return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
 
     def add_tied(self, call: int) -> None:
-        """Add later layer calls' gradients to those that a layer call owns; backward ends with the owner."""
-        for tensor in dict.fromkeys(self.layout.calls[call]):  # a parameter may be tied within a layer
+        """Add later layer calls' gradients to the owner's, which ends backward."""
+        for tensor in dict.fromkeys(self.layout.calls[call]):  # maybe tied within a layer
             if self.layout.first_calls[tensor] == call:
                 for grad in self.tied[tensor]:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """Return the calls that pack a bucket's gradients; empty if layers write in place."""
+        """List calls; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
@@ -204,13 +201,11 @@ class Arena:
         return steps
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
-        """Return the calls that unpack updated values into staying parameters."""
         pieces = self.pieces(bucket)
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: slice) -> list[Call]:
-        """Return the calls that copy changed staying parameters to the flat buffer."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
@@ -218,7 +213,7 @@ class Arena:
             call()
 
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
-        """List interval, values and gradients of staying parameters within a span."""
+        """List interval, values and gradients of staying parameters."""
         found = []
         for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]

@@ -1,8 +1,8 @@
 """Bind a bucket to an arena's memory: packing, and updates after reduction.
 
-A faulty gradient makes the sum NaN or infinite on all ranks, so all notice in the same update, without a message. With
-sharded updates only the owner sees it, and writes a mark into its shard's first value: a NaN that no computation
-produces. All ranks look for marks in the gathered values.
+A faulty gradient makes the sum NaN or infinite on all ranks, so all notice in one update. With sharded updates only the
+owner sees it, and marks its shard's first value by a NaN that no computation produces. All ranks look for marks in the
+gathered values.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,21 +17,19 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.flat_buffer.arena import Arena
 from dear_mpi.training.flat_buffer.bucket import Bucket
 
-READINESS = "readiness"  # a byte per tensor; tells ranks that a tensor is ready everywhere
-WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
+READINESS = "readiness"  # a byte per tensor, set if it is ready everywhere
+WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; a NaN in all types of that size
 
 
 class BoundBucket:
-    """Hold a bucket's views of travelling gradients, values and optimiser state: the memory that stages bind.
+    """Hold a bucket's views of travelling gradients, values and optimiser state, for stages.
 
-    Args:
-        finite: a one-element boolean array; becomes False when a summed gradient is not finite.
+    ``finite``: a one-element boolean array; becomes False when a summed gradient is not finite.
 
     Attributes:
-        gradients, values: its travelling gradients and its parameters.
         begin: its first element in the flat buffer.
-        own_updates, updates: number of updates of this rank's shard, and of all its parameters.
-        fits, tally: whether codes fit (a stage's ``judge``); how often they did not, and how often they did.
+        own_updates, updates: of this rank's shard, and of all its parameters.
+        fits, tally: whether codes fit (a stage's ``judge``); how often not, and how often.
         found: whatever one stage passes to another.
         look: adds a shard of the sums to the statistics, if any.
     """
@@ -42,7 +40,7 @@ class BoundBucket:
         self.gradients, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
-        self.side: dict[str, Array] = {}  # arrays that travel but are not on the arena's buffers
+        self.side: dict[str, Array] = {}  # travelling, not on the arena's buffers
         self.fits, self.found, self.tally = True, None, [0, 0]
         self.look: Any = None
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
@@ -54,7 +52,7 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         buffers = arena.wire[own], self.own, *self.state
-        if hasattr(arena.optimizer, "bind"):  # an optimiser of PyTorch
+        if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
             self.updaters = arena.optimizer.bind(self)
             return
         self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
@@ -64,13 +62,13 @@ class BoundBucket:
             self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
-        """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
+        """The call updates a span, or a tensor, perhaps with a private optimiser."""
         own = None if tensor is None else self.arena.parameters[tensor].optimizer
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
 
     def buffer(self, name: str) -> Array:
-        """Return its part of a buffer: travelling ``gradients``, ``values``, codes, or an extra buffer."""
+        """Return its part of a buffer: travelling ``gradients``, ``values``, codes, or an extra."""
         if name in self.side:
             return self.side[name]
         buffers = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.buffers}
@@ -84,30 +82,29 @@ class BoundBucket:
         return self.buffer(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
-        """Return the codes, a row of bytes per shard."""
         return self.side[codes].reshape(self.ranks, -1)
 
     def has_elements(self, buffer: str) -> bool:
-        """Tell whether the flat buffer is in the arena, with a part for each rank."""
+        """Tell whether the arena has the buffer, with a part for each rank."""
         return buffer not in self.arena.route.codes and buffer != READINESS
 
     def numbers(self) -> list[int]:
         return self.arena.layout.tensors(*self.bucket.interval)
 
     def tensors(self, name: str) -> list[Array]:
-        """List the tensors of its part of a buffer; buckets must consist of whole ones."""
+        """List its tensors in a buffer; buckets must consist of whole ones."""
         part = self.buffer(name)
         return [self.arena.view(part, tensor, begin=self.begin) for tensor in self.numbers()]
 
     def filled(self, shard: int) -> Array:
-        """Mark the elements of a rank's shard that are not padding, in a host array."""
+        """Mark elements of a rank's shard that are not padding, in a host array."""
         layout, found = self.arena.layout, np.zeros(self.bucket.count, bool)
         for tensor in self.numbers():
             found[max(layout.offsets[tensor] - self.begin, 0) : layout.ends[tensor] - self.begin] = True
         return found[self.place(shard)]
 
     def travels(self, buffer: str, slab: Slab) -> Array:
-        """Return the array that a collective sends; from a slab if the arena has none."""
+        """Return the array that a collective sends, by default from a slab."""
         if self.has_elements(buffer):
             return self.buffer(buffer)
         if buffer not in self.side:
@@ -130,9 +127,8 @@ class BoundBucket:
             act()
 
     def update_own(self, factor: float) -> None:
-        """Apply the optimiser to this rank's shard, with the reduced gradients times a factor."""
         self.apply(self.updaters, factor)
-        if self.arena.sharded and self.own.size:  # perhaps on another thread than the one that reads the result
+        if self.arena.sharded and self.own.size:  # another thread may read the result
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
@@ -146,7 +142,7 @@ class BoundBucket:
             update(optimizer, self.own_updates, factor)
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """Return a call that updates only the elements ``places()``, by their gradients."""
+        """The call updates only elements ``places()``."""
         buffers = (self.values, *self.state)
         some = [buffer[: grads.size].copy() for buffer in buffers]
         updaters = [self.updater(grads, *some)]
@@ -173,7 +169,7 @@ class BoundBucket:
             call()
 
     def complaint(self, *, summed: bool) -> str:
-        """Report non-finite gradients, equally on all ranks if they were summed."""
+        """Report non-finite gradients, equally on all ranks if summed."""
         wire, advice = self.gradients.dtype, "try a lower learning rate (--lr)"
         if wire.itemsize < 4:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
@@ -183,7 +179,7 @@ class BoundBucket:
         return f"{self.bucket}: gradients, summed in {wire}, are {wrong} in update {self.updates - 1}: {advice}"
 
     def parameters(self) -> str:
-        """Name the non-finite parameters, or all if none is."""
+        """Name non-finite parameters, or all if none is."""
         xp, values = array_module(self.values), self.arena.values
         wrong = [each for each in self.numbers() if not bool(xp.isfinite(self.arena.view(values, each)).all())]
         names = [self.arena.names[tensor] for tensor in wrong or self.numbers()]

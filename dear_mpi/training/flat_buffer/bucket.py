@@ -6,10 +6,10 @@
     buckets   |      0       |     1      :   |  2                    |
                                           ^ a border is put on the next point of the grid
 
-A **layer call** is one run of a layer in the forward pass. A shared tensor appears once, at its first call.
-Buckets travel as one. They are cut on a **grid** of ranks x 128 bytes, so a bucket's shards can be equal and share no
-cache line. A bucket's first call completes its gradients, and needs it first in the next forward pass. Borders are
-rounded up: a few bytes travel later, but no layer waits for a second bucket first.
+A **layer call** is one run of a layer in the forward pass. A shared tensor appears once, at its first call. Buckets are
+cut on a **grid** of ranks x 128 bytes: shards can be equal and share no cache line. A bucket's first call completes its
+gradients, and needs it first in the next forward pass. Borders are rounded up: no layer waits for a second bucket
+first.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Layout:
     """Map tensors to the flat buffer; offsets, counts and the grid are in elements.
 
     Attributes:
-        shapes, offsets: of each tensor, in buffer order.
-        calls: the tensors that each layer call touches, in forward order.
+        calls: the tensors of each layer call, in forward order.
         grid: buckets begin and end at its multiples; with ``whole``, tensors begin there, each on 128 bytes.
         itemsize: bytes per element of travelling gradients.
     """
@@ -57,8 +56,8 @@ class Layout:
         """Lay out the tensors of all layer calls.
 
         Args:
-            calls: for each layer call, its tensors: a key, equal for tied tensors, and a shape.
-            value_size: bytes per element of values, if it differs from gradients.
+            calls: each layer call's tensors: a key, equal for tied ones, and a shape.
+            value_size: bytes per element of values, if unlike gradients'.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.calls, layout.grid, layout.count
@@ -106,7 +105,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """Count the elements that each layer call owns; a tensor's first call owns it."""
+        """By owning (first) layer call."""
         counts = [0] * len(self.calls)
         for tensor, call in enumerate(self.first_calls):
             counts[call] += self.size(tensor)
@@ -117,7 +116,7 @@ class Layout:
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:
-        """Return the first possible border from an element on; the end of the flat buffer is one."""
+        """Return the first possible border from an element on; the buffer's end is one."""
         if self.whole:
             number = bisect_left(self.offsets, element)
             return self.offsets[number] if number < len(self.offsets) else self.count
@@ -128,11 +127,10 @@ class Layout:
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """Map owning layer calls to their first element; a layer call's first tensor is entered last, and stays."""
+        """Map owning layer calls to their first element; a call's first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_calls), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:
-        """List the tensors with an element in an interval."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]
 
@@ -142,10 +140,10 @@ class Bucket:
     """Hold elements ``start`` to ``stop`` of the flat buffer.
 
     Attributes:
-        index: its number on the flat buffer.
-        calls: the layer calls that touch it, ascending; ``calls[0]`` completes its gradients.
+        index: its number.
+        calls: layer calls that touch it, ascending; ``calls[0]`` completes its gradients.
         nbytes: its size as it travels.
-        shapes: of its tensors, if buckets consist of whole ones.
+        shapes: of its tensors, if whole.
     """
 
     index: int
@@ -156,7 +154,7 @@ class Bucket:
     shapes: tuple[Shape, ...] = ()
 
     def __hash__(self) -> int:
-        return self.index  # unique on a buffer, and ``calls`` may be long
+        return self.index  # unique on a buffer; ``calls`` may be long
 
     @property
     def count(self) -> int:
@@ -179,7 +177,7 @@ class Cut(tuple[Bucket, ...]):
         return self.of_calls.get(call, ())
 
     def completed_by(self, call: int) -> Sequence[Bucket]:
-        """List the buckets that a layer call's backward pass completes, from the end of the flat buffer."""
+        """List buckets that a layer call's backward completes, last first."""
         return self.begun_by.get(call, ())
 
     @cached_property
@@ -196,10 +194,7 @@ class Cut(tuple[Bucket, ...]):
 
 
 def cut(layout: Layout, borders: Iterable[int]) -> Cut:
-    """Cut the flat buffer at borders, each rounded up to the grid.
-
-    Args:
-        borders: elements in any order; both ends of the flat buffer are implied.
+    """Cut the flat buffer at borders in any order, each rounded up to the grid.
 
     >>> layout = Layout.of([[("a", (9,))], [("b", (100,))]], itemsize=4, ranks=2)
     >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)])]

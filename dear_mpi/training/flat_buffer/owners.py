@@ -5,7 +5,7 @@
     weights   |     0    |     1    |     2    |                  3, which is faster     |    (rank speeds)
     costs     |        0         |  1   |           2           |           3           |    whole-tensor optimisers
 
-Owners do not depend on the route, so full and sharded updates sum along the same chains of ranks: same bits. Rank
+Owners do not depend on the route: full and sharded updates sum along the same chains of ranks, with the same bits. Rank
 speeds (``--weights``) also divide the batch; measured ones are in hundredths of the fastest rank's.
 
 Source: Wen et al., PARTEL, arXiv 2003.04544: loads in proportion to speed.
@@ -61,7 +61,7 @@ def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
 
 
 def measured(seconds: Sequence[float], examples: Sequence[int]) -> Weights | None:
-    """Compute weights from each rank's seconds and examples; None if equal. A rank without either counts as fastest.
+    """Compute weights from seconds and examples; None if equal. A rank without either counts as fastest.
 
     >>> measured([1.0, 3.0, 1.5], [8, 8, 4])
     (1.0, 0.33, 0.33)
@@ -77,7 +77,7 @@ class Owners:
     """Share out buckets between ranks; by default there is one rank.
 
     Attributes:
-        weights: speed of each rank; all equal if not given.
+        weights: speed of each rank; default: equal.
         costs: update cost of each tensor, if each has one owner.
 
     >>> shapes = [[(0, (96,)), (1, (96,)), (2, (64,))]]
@@ -111,14 +111,14 @@ class Owners:
         tensors = {bucket: layout.tensors(*bucket.interval) for bucket in buckets}
         costs = {bucket: [self.costs[tensor] for tensor in own] for bucket, own in tensors.items()}
         found = {}
-        for bucket, run in placed(costs, self.speeds).items():  # padding belongs to the tensor before it
+        for bucket, run in placed(costs, self.speeds).items():  # padding belongs to the tensor before
             begins = [0, *(layout.offsets[tensor] - bucket.start for tensor in tensors[bucket][1:]), bucket.count]
             borders = [begins[done] for done in accumulate(run, initial=0)]
             found[bucket] = Partition((*borders[:-1], bucket.count))
         return {bucket: found[bucket] for bucket in buckets}
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """Return the update cost of an interval, in mean elements of the flat buffer."""
+        """In mean elements."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -126,7 +126,7 @@ class Owners:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Choose owners by the optimiser, if it needs whole tensors, and by rank speeds; unmeasured ones count as equal."""
+    """Choose owners by the optimiser, if it needs whole tensors, and rank speeds; unmeasured ones count as equal."""
 
     optimizer: Optimizer | None = None
     weights: Sequence[float] | str | None = None
@@ -136,7 +136,7 @@ class Ownership:
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """Return the owners for these update costs; ValueError if weights are wrong."""
+        """ValueError: wrong weights."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
 
@@ -145,9 +145,9 @@ class Sharing:
 
     A rank packs the optimiser state of its shards (Rajbhandari et al., ZeRO, SC 2020, section 5.1):
 
-    buffer, 3 ranks  | bucket 0          | bucket 1                   |
-    a rank's shards  |     |##|     ...  |        |####|        ...   |
-    its state        |##|####|
+        buffer, 3 ranks  | bucket 0          | bucket 1                   |
+        a rank's shards  |     |##|     ...  |        |####|        ...   |
+        its state        |##|####|
 
     >>> layout = Layout.of([[("a", (96,)), ("b", (192,))]], itemsize=4, ranks=3)
     >>> buckets = Cut([Bucket(0, 0, 96, (0,), 384), Bucket(1, 96, 288, (0,), 768)])
@@ -177,7 +177,6 @@ class Sharing:
         return self.shard(bucket, self.rank)
 
     def packed(self, rank: int) -> dict[Bucket, slice]:
-        """Place a rank's shards one after the other."""
         ends = accumulate((partition.counts[rank] for partition in self.partitions.values()), initial=0)
         return {bucket: slice(*place) for bucket, place in zip(self.partitions, pairwise(ends), strict=True)}
 
@@ -186,7 +185,6 @@ class Sharing:
         return self.packed(self.rank)
 
     def held(self, rank: int) -> int:
-        """Count the elements of a rank's shards."""
         return sum(partition.counts[rank] for partition in self.partitions.values())
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
@@ -197,7 +195,7 @@ class Sharing:
 
     @property
     def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
-        """Map a bucket to its update cost and each shard's, in mean elements; None if all shards are equal."""
+        """Map a bucket to its and each shard's update cost, in mean elements; None if shards are equal."""
         return None if self.owners.even else self.works
 
     def works(self, bucket: Bucket) -> tuple[float, Array]:
@@ -208,16 +206,16 @@ class Sharing:
         return self.found[bucket]
 
 
-HALVINGS = 40  # bisections of the interval that contains the lowest level
-SLACK = 1e-9  # products and quotients are rounded
-NEAR = 0.05  # extra time allowed to a bucket if that balances the ranks
+HALVINGS = 40
+SLACK = 1e-9  # rounding
+NEAR = 0.05  # extra time of a bucket if that balances the ranks
 
 
 def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> dict[Bucket, list[int]]:
-    """Count each rank's tensors of each bucket, from their update costs and from speeds, whose sum is 1.
+    """Count each rank's tensors of each bucket, from update costs and speeds, whose sum is 1.
 
-    All ranks wait for a bucket's costliest run of tensors. So minimise it, within 5 %, then the largest load of a rank.
-    The costliest bucket comes first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
+    All ranks wait for a bucket's costliest run of tensors: minimise it, within 5 %, then the largest load of a rank.
+    The costliest bucket comes first (Graham, Bounds on multiprocessing timing anomalies, 1969).
     """
     loads, found = [0.0] * len(speeds), dict[Bucket, list[int]]()
     for bucket in sorted(costs, key=lambda each: -sum(costs[each])):
@@ -238,7 +236,7 @@ def least(
 ) -> tuple[float, list[int]]:
     """Find the lowest level of loads, at most ``most``, and each rank's tensor count; first ranks are filled first.
 
-    The bucket's part is at most ``NEAR`` above ``alone``, its level by itself.
+    The bucket's part is at most ``NEAR`` above ``alone``, its own level.
     """
 
     def fits(level: float) -> list[int] | None:

@@ -1,5 +1,3 @@
-"""Inspect the parameters of layers: trained, type, tied, and held by other code."""
-
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +17,7 @@ READ = 1 << 18  # elements compared at a time
 
 
 def flat_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """Return the widest type of trained parameters; ValueError if there is no element."""
+    """Return trained parameters' widest type; ValueError: no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
         raise ValueError("a model must have a parameter that is trained, with an element")
@@ -32,7 +30,7 @@ def flat_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
 
 
 def trained(layer: Layer) -> list[Parameter]:
-    """List a layer's trained parameters; ValueError for a duplicate, or a value that is no array."""
+    """List trained parameters; ValueError for a duplicate, or a value that is no array."""
     found = [parameter for parameter in layer.parameters if parameter.trained]
     for parameter in found:
         if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
@@ -51,7 +49,7 @@ def of_tensors(calls: Sequence[Layer], layout: Layout) -> list[Parameter]:
 
 
 def layout_of(calls: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
-    """Lay out layers in forward order; parameters with the same memory are tied.
+    """Lay out layers in forward order; parameters in the same memory are tied.
 
     ValueError if they share only a part of it.
     """
@@ -67,18 +65,18 @@ def key_of(parameter: Parameter) -> tuple[Any, ...]:
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
-    """Check that parameters share all or none of their memory; tied ones are all trained or all frozen."""
+    """Parameters must share all or none of their memory; tied ones are all trained or all frozen."""
     spans = {
         (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
         for each in layer.parameters
         if each.value.size
     }
-    reaching: list[tuple[int, Array, str]] = []  # earlier ones that end after this one's start
+    reaching: list[tuple[int, Array, str]] = []
     for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
         reaching = [each for each in reaching if each[0] > start]
         for _, array, owner in reaching:
-            # On the host, strided views may interleave without overlap.
+            # On the host, strided views may interleave.
             if not isinstance(array, np.ndarray) or np.shares_memory(array, other):
                 what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
                 raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
@@ -92,16 +90,16 @@ def bounds(array: Array) -> tuple[int, int]:
 
 
 def held(array: Array) -> bool:
-    """Tell whether code other than the caller holds a host array's memory."""
+    """Tell whether code other than the caller holds its memory."""
     root = array if array.base is None else array.base
-    own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
+    own = 4 if array.base is None else 3  # names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
 
 
 def readers(buffer: Array, own: Array) -> list[Call]:
-    """Return the calls that copy an owner's in-place changes to the flat buffer.
+    """Return calls that copy an owner's in-place changes to the flat buffer.
 
-    In a narrower type, an unchanged value equals the flat buffer's, rounded; the buffer then keeps its more exact one.
+    In a narrower type, an unchanged value equals the buffer's, rounded; the buffer keeps its more exact one.
     """
     if buffer.dtype == own.dtype:
         return [copier(buffer, own)]

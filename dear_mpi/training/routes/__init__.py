@@ -1,8 +1,6 @@
 """Define what happens to a bucket, as data; schedules decide when it happens.
 
-``stages.py`` and ``codes.py`` define stages, ``route.py`` orders them, and ``proof.py`` proves that a route
-trains. ``find.py`` looks up routes and wires by name. All names here are public, for route files and for packages that
-publish a wire (a ``Kind``).
+All names here are public, for route files and for packages that publish a wire (a ``Kind``).
 """
 
 from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall

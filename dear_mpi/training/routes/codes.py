@@ -1,10 +1,10 @@
 """Define stages for codes: compressed payloads of gradients. Summing codes that do not add up takes two shots:
 
-    out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
+    out    each rank encodes each shard | all_to_all codes | the owner decodes and adds all codes of its shard
     back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
 
-A sum is encoded once: at each hop of a ring, the error would grow as the root of the number of hops. At the level
-``between hosts``, a rank encodes the host's sums of the shards that it serves (``collectives/program/hosts.py``).
+A sum is encoded once: at each hop of a ring, the error would grow as the root of the number of hops. ``between hosts``,
+a rank encodes the host's sums of the shards that it serves (``collectives/program/hosts.py``).
 
 A selection adds up, because all ranks send the same elements I of a bucket:
 
@@ -15,8 +15,8 @@ A shared seed redraws I for each update, so no index travels. Other gradients wa
 updated only for I: with momentum .9 and error feedback, training diverged otherwise.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
-SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957. Selections: Eghlidi and
-Jaggi, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
+SGD, Interspeech 2014; at the owner: Tang et al., DoubleSqueeze, arXiv 1905.05957. Selections: Eghlidi and Jaggi, arXiv
+2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
 from abc import abstractmethod
@@ -31,7 +31,7 @@ from dear_mpi.kernels.optimizer import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
 from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage, Update
 
-ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
+ROW_BYTES = 16  # bytes; each shard's codes are aligned to it
 
 
 class Wire(Protocol):
@@ -44,8 +44,6 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCodes(Stage):
-    """Act on a buffer of codes, which ``wire`` encodes and decodes."""
-
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
     act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s
     wire: Any
@@ -57,8 +55,7 @@ class OfCodes(Stage):
     ) -> int:
         """Return the flat buffer's bytes for ``count`` elements, ``longest`` of them in the longest shard.
 
-        Args:
-            shapes: of the tensors, if buckets consist of whole ones.
+        ``shapes``: of the tensors, if buckets consist of whole ones.
         """
 
     def compute_s(self, count: int, ranks: int) -> float:
@@ -70,7 +67,7 @@ class OfCodes(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class WithErrors(OfCodes):
-    """Keep what codes lose on each rank's buffer ``error``, and add it to the next gradients; None to drop it."""
+    """Keep what codes lose on each rank's buffer ``error`` for the next gradients; None to drop it."""
 
     error: str | None = None
 
@@ -106,15 +103,13 @@ class InRows(OfCodes):
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        # The ranks with codes of this rank's shard.
         return servers(rank, hosts if self.level else range(len(hosts)))
 
     def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        # The shards that this rank has codes for.
         return served(rank, hosts if self.level else range(len(hosts)))
 
     def rows(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array, int]]:
-        """List gradients, row and number of each shard that is not empty."""
+        """Skip empty shards."""
         pairs = ((bucket.shard("gradients", shard), bucket.rows(self.codes)[shard], shard) for shard in shards)
         return [(x, row[: self.wire.nbytes(x.size)], shard) for x, row, shard in pairs if x.size]
 
@@ -123,8 +118,7 @@ class InRows(OfCodes):
 class Encode(WithErrors, InRows):
     """Encode this rank's gradients, one row per shard.
 
-    Attributes:
-        shard: encode only the own shard, a sum; its error counts once, as a gradient of this rank.
+    ``shard``: encode only the own shard, a sum; its error counts once, as a gradient of this rank.
     """
 
     shard: bool = False
@@ -172,8 +166,7 @@ class Encode(WithErrors, InRows):
 class Decode(InRows):
     """Decode each row into its shard of the gradients.
 
-    Attributes:
-        summed: whether all rows are codes of this rank's shard, to be added up in rank order.
+    ``summed``: all rows are codes of this rank's shard, to be added in rank order.
     """
 
     summed: bool = False
@@ -223,8 +216,6 @@ class Decode(InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Stage):
-    """Move the errors of earlier codes to the gradients."""
-
     error: str
 
     @property
@@ -257,7 +248,7 @@ class Recall(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class OfSelection(OfCodes):
-    """Give each selected element an element of the flat buffer, in the type of gradients. ``wire``: see ``RandomK``."""
+    """Give each selected element one of the buffer, in the type of gradients. ``wire``: see ``RandomK``."""
 
     adds_up: ClassVar[bool] = True
 
@@ -273,7 +264,7 @@ class OfSelection(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Select(WithErrors, OfSelection):
-    """Select elements of the gradients plus those waiting on the flat buffer ``error``."""
+    """Select elements of gradients plus ``error``, the buffer of those waiting."""
 
     act: ClassVar[str] = "encode"
 
@@ -303,8 +294,6 @@ class Select(WithErrors, OfSelection):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSelected(Update, OfSelection):
-    """Update the selected values and their optimiser state."""
-
     act: ClassVar[str] = "decode"
 
     @property

@@ -1,5 +1,3 @@
-"""Look up routes and wires by name, a user's route in a file, and a package's wire by entry point."""
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +15,11 @@ from dear_mpi.training.routes.wires import Blocks, Eighths, Halves, RandomBlocks
 
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
-MINE = "my_route"  # the name of a user's route in messages
+MINE = "my_route"
 SUMS_BACK = all_gather("gradients"), Update(on=MAIN), Unpack()
 VALUES_BACK = Update(shard=True), all_gather("values"), Unpack()
 FULL = Route("full", out=(Pack(), reduce_scatter("gradients")), back=SUMS_BACK)
-# Each rank updates its shard and keeps only that shard's optimiser state. Values travel in their own type. Source:
+# Each rank keeps only its shard's optimiser state. Values travel in their own type. Source:
 # Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 SHARDED = Route("sharded", out=(Pack(), reduce_scatter("gradients")), back=VALUES_BACK)
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
@@ -31,7 +29,7 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
     """Send gradients as codes and keep each rank's rounding error.
 
     Args:
-        sharded: gather updated values in their own type; otherwise sums travel as codes as well.
+        sharded: gather updated values in their own type; otherwise sums also travel as codes.
         error: the flat buffer for the rounding error; None to drop it.
         level: ``between hosts`` to send gradients and sums uncoded inside a host. Each rank then first adds its error
             to its gradients: after a change of buckets or hosts, it may no longer serve the error's shards.
@@ -50,7 +48,7 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 
 
 def selected(name: str, wire: RandomK, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Send selected gradients and keep the rest for later; ValueError for sharded updates."""
+    """Send selected gradients and keep the rest for later; ValueError if ``sharded``."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
@@ -64,10 +62,10 @@ class Kind:
 
     Attributes:
         make: builds the wire from the parsed argument.
-        route: builds the route from its name, the wire, ``sharded`` and the chosen ``options``; see ``coded``.
+        route: builds the route from name, wire, ``sharded`` and the chosen ``options``; see ``coded``.
         read: parses the text after the colon; None if none is allowed.
         example: a text with such an argument.
-        types: parameter types whose gradients it carries.
+        types: parameter types.
         options: examples of what may follow the argument: ``error=no``, ``between``, ``after=50``.
     """
 
@@ -116,7 +114,7 @@ NAMES = (*DTYPES, *EXAMPLES.values())
 
 @dataclass(frozen=True)
 class Code:
-    """Hold the chosen codes; ``how`` has the options of the route's builder."""
+    """Hold the chosen codes; ``how``: options of the route's builder."""
 
     wire: Any
     route: Callable[..., Route]
@@ -172,8 +170,8 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
 
     Args:
         wire: the type or codes of travelling gradients; codes bring their own route.
-        halves: whether ``sharded`` gives the bits of ``full``, so that ``auto`` takes it: several ranks, gradients in
-            the parameters' type, and an algorithm with both halves of an all-reduce.
+        halves: ``sharded`` gives the bits of ``full``, so ``auto`` takes it: several ranks, gradients in the
+            parameters' type, and an algorithm with both halves of an all-reduce.
 
     Raises:
         ValueError: no such route, no ``Route``, or codes with a user's route.

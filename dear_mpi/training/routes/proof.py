@@ -1,8 +1,8 @@
 """Prove that a route trains: run its stages in symbols, for two periods, on three ranks or hosts.
 
 After each period all ranks must hold equal values, with each rank's gradients counted once and nothing partial or
-unwritten. This must hold for every order that the two threads allow: the main thread knows nothing about the engine's
-stages until the schedule has waited for the last one.
+unwritten, for every order of the two threads: the main thread knows nothing about the engine's stages until the
+schedule has waited for the last one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.route import WAYS, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
-HOSTS = (0, 0, 0)  # of three ranks: with two ranks, a neighbour is everyone else
-SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # likewise for hosts, if the route has levels; hosts of unequal size
+HOSTS = (0, 0, 0)  # with two ranks, a neighbour is everyone else
+SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # likewise for routes with levels; hosts of unequal size
 PERIODS = 2
 ROUND = 4  # iterations: longer rounds behave alike
 MOST_PERIOD, MOST_BEGIN = 64, 256
-BUCKET = "bucket 0"  # the name of the proved bucket in messages
+BUCKET = "bucket 0"
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # buffers
 
 
@@ -31,21 +31,15 @@ class RouteError(ValueError):
 
 @dataclass(frozen=True)
 class Proof:
-    """Hold the findings of a proof."""
-
-    alike: bool  # equal values on all ranks after every iteration, not only every period
+    alike: bool  # equal values on all ranks after every iteration
     exact: bool  # values have the bits of the route ``full``
-    common: bool  # updates use gradients that all ranks have, so all notice a non-finite one
-    state: str  # the optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
-    summed: bool  # each rank has its shard's gradient sum after the way out, before any update
+    common: bool  # updates use all ranks' gradients, so all notice a non-finite one
+    state: str  # optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
+    summed: bool  # each rank has its shard's gradient sum before any update
 
 
 def prove(route: Route) -> Proof:
-    """Prove that a route trains.
-
-    Raises:
-        RouteError: it does not; the message names stage, buffer and bucket.
-    """
+    """Raise a RouteError that names stage, buffer and bucket if the route does not train."""
     check_form(route)
     route = shortened(route)
     if route.period > MOST_PERIOD or route.begin > MOST_BEGIN:
@@ -60,12 +54,12 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """Shorten a route's rounds and the time before them, unless its stages have several different times."""
+    """Shorten rounds and the time before them, unless stages have several different times."""
     times = {stage.first for stage in route.stages} | {stage.until or 0 for stage in route.stages}
     lags = {stage.after for stage in route.stages}
     if {stage.every for stage in route.stages} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
         return route
-    begin = ROUND + (route.begin % route.period > 0)  # within a round, or between two
+    begin = ROUND + (route.begin % route.period > 0)
 
     def short(stage: Stage) -> Stage:
         first, until = min(stage.first, begin), None if stage.until is None else min(stage.until, begin)
@@ -81,7 +75,6 @@ def hosts_of(route: Route) -> tuple[int, ...]:
 
 
 def proof_of(route: Route, stages: Sequence[Stage], *, assumed: bool) -> tuple[bool, bool, bool, str]:
-    """Return ``alike``, ``exact``, ``common`` and ``state`` for one order of stages."""
     memory, alike = Memory(hosts_of(route), route.buffers, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
@@ -108,7 +101,6 @@ def check_form(route: Route) -> None:
 
 
 def faults(route: Route, stage: Stage) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a stage by itself: a buffer, and what it must do."""
     buffer, is_collective = stage.reads[0], isinstance(stage, Collective)
     if stage.on not in (MAIN, ENGINE):
         yield buffer, f"must be on {MAIN!r} or {ENGINE!r}, not {stage.on!r}"
@@ -155,14 +147,11 @@ def refuse(route: Route, stage: Stage, buffer: str, what: str) -> NoReturn:
     raise RouteError(f"route {route.name!r}: stage {number} ({said(stage)}), at buffer {buffer!r} of {BUCKET}, {what}")
 
 
-Suspect: TypeAlias = tuple[Stage, str, str]  # a stage, a buffer, and the error there
+Suspect: TypeAlias = tuple[Stage, str, str]
 
 
 def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
-    """Run one iteration and list the stages that read partial values.
-
-    Reading is no fault yet, if no later stage uses the value.
-    """
+    """Run one iteration and list the stages that read partial values: faults only if a later stage uses them."""
     suspects, memory.fits = [], None
     for stage in stages:
         if stage.is_due(memory.iteration) and stage.fits in (None, memory.fits):
@@ -174,7 +163,7 @@ def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, stages: Sequence[Stage], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Check the end of a period; blame the first stage that read a partial value, else the last that wrote."""
+    """Blame the first stage that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for buffer, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[buffer, rank, shard]
@@ -195,7 +184,7 @@ def check_values(route: Route, stages: Sequence[Stage], memory: Memory, suspects
 
 
 def check_anchor(route: Route, stages: Sequence[Stage], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Check the end of a period if ranks continue while collectives are under way.
+    """Check the end of a period if ranks continue during collectives.
 
     All ranks must have the same anchor, in which their gradients count equally: at most once, and more than 0.
     """
@@ -214,7 +203,6 @@ def check_anchor(route: Route, stages: Sequence[Stage], memory: Memory, suspects
 
 
 def synchronous(memory: Memory, shard: int) -> object:
-    """Return the values that ``full`` computes."""
     symbol = memory.symbol
     value, state = symbol("value", shard), symbol("state", shard)
     for iteration in range(memory.iteration + 1):
@@ -225,7 +213,7 @@ def synchronous(memory: Memory, shard: int) -> object:
 
 
 def is_summed(route: Route) -> bool:
-    """Tell whether the way out gives each rank its shard's sum, at first and later."""
+    """Tell whether the way out gives each rank its shard's sum in all iterations."""
     if any(update in route.out for update in route.updates):
         return False
     for iteration in {0, route.begin}:

@@ -4,8 +4,8 @@
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-The main thread runs its stages at the start of a way, and those at the end of the way back when the schedule
-updates. The engine runs all other stages in order.
+The main thread runs its stages at the start of a way, and the last ones of the way back when the schedule updates. The
+engine runs all others in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ from typing import TypeVar
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, Shape, Stage, Update
 
-WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
-# Started by schedules outside the ways of a route, by the names in ``extras``.
+WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}
+# Started by schedules outside a route's ways, by the names in ``extras``.
 EXTRAS = {
     "negotiation": Collective(name="all_reduce", buffer="readiness", op="min", few=True, called="negotiation"),
     "second all_gather": Collective(name="all_gather", buffer="values", called="second all_gather"),
@@ -31,9 +31,8 @@ Bucket = TypeVar("Bucket")
 class Route:
     """List the stages of both ways.
 
-    Attributes:
-        wire: default type of travelling gradients, by name; None for the parameters' type.
-        staggered: whether buckets end their rounds in different iterations, evenly spread.
+    ``wire``: default type of travelling gradients; None for the parameters' type. ``staggered``: buckets end their
+    rounds in different iterations, evenly spread.
     """
 
     name: str
@@ -48,17 +47,16 @@ class Route:
 
     @property
     def period(self) -> int:
-        """Return after how many iterations stages repeat."""
         return lcm(*(stage.every for stage in self.stages))
 
     @property
     def begin(self) -> int:
-        """Return the iteration where the rounds become alike."""
+        """Return the iteration from which rounds are alike."""
         return max(stage.first for stage in self.stages)
 
     @cached_property
     def delay(self) -> int:
-        """Return how many iterations data are used after they were sent."""
+        """Return the iterations between sending data and using them."""
         return max(stage.after for stage in self.stages)
 
     @cached_property
@@ -75,12 +73,11 @@ class Route:
 
     @cached_property
     def last(self) -> tuple[Stage, ...]:
-        """Return the main thread's stages at the end of the way back."""
         return tuple(takewhile(lambda stage: stage.on == MAIN, reversed(self.back)))[::-1]
 
     @cached_property
     def ways(self) -> dict[tuple[str, str], tuple[Stage, ...]]:
-        """Map way, ``out`` or ``back``, and thread to the stages that run from its beginning."""
+        """Map way (``out``, ``back``) and thread to its stages."""
         ways = {"out": self.out, "back": self.back[: len(self.back) - len(self.last)]}
         return {
             (way, on): tuple(stage for stage in ways[way] if stage.on == on) for way in ways for on in (MAIN, ENGINE)
@@ -88,11 +85,10 @@ class Route:
 
     @cached_property
     def begins(self) -> dict[str, tuple[Stage, ...]]:
-        """Map a schedule's collectives to the main thread's first stages."""
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Stage, ...]]:
-        """Yield each order of stages: the main thread may begin the way back before or during the engine's way out."""
+        """Yield each order of stages: the main thread may begin the way back before the engine ends the way out."""
         own, engine = self.ways["back", MAIN], self.ways["out", ENGINE]
         for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # first with the engine early
             mine, others = iter(own), iter(engine)
@@ -101,12 +97,12 @@ class Route:
 
     @property
     def updates(self) -> list[Update]:
-        """List the updates, earliest first: one of them is due in each iteration."""
+        """List updates, earliest first: one is due in each iteration."""
         return sorted((stage for stage in self.stages if isinstance(stage, Update)), key=lambda stage: stage.first)
 
     @property
     def update(self) -> Update:
-        return self.updates[0]  # all cover the same part of a bucket
+        return self.updates[0]
 
     @cached_property
     def updates_under_way(self) -> bool:
@@ -123,7 +119,6 @@ class Route:
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
-        """Map each buffer of codes to its first stage."""
         return {stage.codes: stage for stage in reversed(self.stages) if isinstance(stage, OfCodes)}
 
     @property
@@ -140,7 +135,7 @@ class Route:
         return any(stage.whole for stage in self.stages)
 
     def check(self, hosts: Sequence[int]) -> None:
-        """Check that ranks on these hosts can run all stages; ValueError if not."""
+        """Raise a ValueError if ranks on these hosts cannot run all stages."""
         ranks = len(hosts)
         for stage in self.stages:
             if objection := stage.objection(ranks):
@@ -151,7 +146,7 @@ class Route:
             raise ValueError(f"route {self.name!r} {what}: take another wire or route, or emulate hosts ({example})")
 
     def check_shapes(self, shapes: Sequence[Shape]) -> None:
-        """Raise a ValueError if some stage has nothing to do for these tensors."""
+        """Raise a ValueError if a stage has no use for these tensors."""
         for stage in self.stages:
             if not stage.has_use(shapes):
                 what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
@@ -161,7 +156,7 @@ class Route:
     def jobs(self) -> dict[str, tuple[tuple[Stage, ...], ...]]:
         """Map a schedule's collectives to the engine's jobs, tuples of stages; adjacent halves become an all-reduce.
 
-        Statistics end the way out, because the way back may round the sums.
+        Statistics end the way out, because the way back may round sums.
         """
         out, back = (self.ways[way, ENGINE] for way in WAYS["all_reduce"])
         jobs = {"reduce_scatter": ((*out, LOOK),), "all_gather": (back,), "all_reduce": ((*out, LOOK), back)}
@@ -176,7 +171,7 @@ class Route:
         return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Price what a schedule starts, in mean seconds per iteration."""
+        """In mean s per iteration."""
         return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))
 
     def nbytes(
@@ -190,11 +185,9 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """Return the bytes of a collective on ``count`` elements of a buffer.
+        """``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
 
-        Args:
-            wire, values: bytes per element of travelling gradients, and of parameters.
-            longest: elements of the longest shard, if shards are unequal; all then count with this length.
+        ``longest``: length that all shards count with, if unequal.
         """
         if buffer in self.codes:
             longest = longest or count // ranks
@@ -210,7 +203,7 @@ def reduces(collective: str) -> bool:
 
 
 def joined(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Merge two halves of an all-reduce if both run in the same iterations."""
+    """Merge halves of an all-reduce that run in the same iterations."""
     for at, (one, other) in enumerate(pairwise(stages)):
         if not isinstance(one, Collective) or one.name != "reduce_scatter":
             continue

@@ -1,8 +1,7 @@
-"""Define the stages of a route.
+"""Define the stages of a route: their meaning for the proof (``prove``) and their effect on memory (``bind``).
 
-Each has a meaning for the proof (``prove``, on ``Memory``) and an effect on memory (``bind``); plans carry out
-collectives. The flat buffers of a bucket are ``layers`` (the layers' own gradients and values), ``gradients``
-(in the type that travels), ``values``, ``state``, and others that a route declares.
+Flat buffers of a bucket: ``layers`` (the layers' own gradients and values), ``gradients`` (in the type that travels),
+``values``, ``state``, and those that a route declares.
 """
 
 from abc import ABC, abstractmethod
@@ -16,13 +15,13 @@ from dear_mpi.collectives.plans.tuning import rules_of, serves
 from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
 Shape: TypeAlias = tuple[int, ...]
-BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of flat_buffer/bound.py
-Act: TypeAlias = Callable[[float], object]  # applies a stage; the argument is the gradient factor
-Symbol: TypeAlias = int  # index into a memory's table
+BucketMemory: TypeAlias = Any  # ``BoundBucket``
+Act: TypeAlias = Callable[[float], object]  # the argument is the gradient factor
+Symbol: TypeAlias = int
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
-UNKNOWN = (-1, -1)  # key in weights
-MAIN = "main"  # the thread that computes
-ENGINE = "engine"  # the thread that communicates
+UNKNOWN = (-1, -1)
+MAIN = "main"
+ENGINE = "engine"
 
 
 class Memory:
@@ -40,12 +39,12 @@ class Memory:
     Args:
         hosts: host number of each rank.
         buffers: kinds of a route's buffers, see ``Stage``.
-        assumed: the answer of a stage that checks whether codes fit.
+        assumed: whether codes fit.
 
     Attributes:
-        fits: that answer in this iteration; None before the check.
-        misread: buffer, rank and shard of each partial value that was read.
-        common: whether all updates so far used gradients equal on all ranks.
+        fits: ``assumed`` after this iteration's check, None before.
+        misread: buffer, rank and shard of each partial value read.
+        common: whether all updates used gradients equal on all ranks.
     """
 
     def __init__(self, hosts: Sequence[int], buffers: Mapping[str, str], *, assumed: bool = True) -> None:
@@ -54,7 +53,7 @@ class Memory:
         self.assumed, self.common = assumed, True
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
-        self.kinds: list[str] = []  # of each symbol
+        self.kinds: list[str] = []
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         starts = {"values": "value", "layers": "value", "state": "state"}
@@ -70,7 +69,7 @@ class Memory:
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
 
     def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Yield each shard, the ranks in one collective of it, and the keeper of their sum."""
+        """Yield each shard, the ranks in one collective of it, and its keeper."""
         for shard in range(self.size):
             serving = servers(shard, self.hosts if level else range(self.size))
             if level == INSIDE:
@@ -87,7 +86,6 @@ class Memory:
         return self.table[key]
 
     def weights(self, kind: str, *parts: int) -> Weights:
-        """Count each gradient's contribution to a symbol."""
         one, scales = Fraction(1), defaultdict[Symbol, Fraction](Fraction)
         match kind, parts:
             case "gradient", (iteration, rank, _):
@@ -144,10 +142,10 @@ class Stage(ABC):
         first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
         after: run this many iterations later.
         fits: run only if an earlier stage found that codes fit (True) or not (False), equally on all ranks.
-        level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks at once.
+        level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks.
         reads, writes: names of buffers.
         buffers: extra buffers by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch``.
-        timed: whether the log records its time on the main thread.
+        timed: whether the log times it on the main thread.
         whole: whether buckets must consist of whole tensors.
     """
 
@@ -172,28 +170,27 @@ class Stage(ABC):
 
     @property
     def label(self) -> str:
-        return str(self)  # in the log
+        return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Estimate the seconds for ``count`` elements, for predictions."""
+        """For predictions."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """Estimate the seconds if a rank serves ``share`` of a bucket between hosts (``share_served``)."""
+        """Predict for a rank that serves ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Return whether the stage does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
-        """Explain why the stage cannot run on ``ranks`` ranks; "" if it can."""
+        """ "" if the stage can run."""
         return ""
 
     @property
     def share(self) -> float:
-        """Return the long-run share of iterations that run this stage, if codes fit."""
+        """Share of iterations that run this stage, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
@@ -215,8 +212,6 @@ class Stage(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Stage):
-    """Copy the layers' gradients into the flat buffer."""
-
     on: str = MAIN
     reads = ("layers",)
     writes = ("gradients",)
@@ -231,7 +226,7 @@ class Pack(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Unpack(Stage):
-    """Copy values to layers whose parameters are outside the flat buffer."""
+    """Copy values to layers with parameters elsewhere."""
 
     on: str = MAIN
     reads = ("values",)
@@ -246,11 +241,9 @@ class Unpack(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Stage):  # plain-ok: ``alone`` is an attribute
-    """Apply the optimiser to the values.
+    """Apply the optimiser to the values: of this rank's ``shard`` only, or all.
 
-    Attributes:
-        shard: update only this rank's shard.
-        alone: use only this rank's gradients, scaled as if they were the sum over ranks.
+    ``alone``: use only this rank's gradients, scaled as if they were the sum over ranks.
     """
 
     shard: bool = False
@@ -283,7 +276,7 @@ class Update(Stage):  # plain-ok: ``alone`` is an attribute
 
 @dataclass(frozen=True, kw_only=True)
 class Look(Stage):
-    """Pass this rank's shard of the sums to the gradient statistics, if any, at the end of the way out."""
+    """Pass this rank's shard of the sums to the gradient statistics, if any."""
 
     reads = ("gradients",)
     writes = ()
@@ -297,7 +290,7 @@ class Look(Stage):
 
 
 LOOK = Look()
-EXCHANGE = "pairwise"  # the algorithm of an all_to_all if the chosen one has none
+EXCHANGE = "pairwise"  # for an all_to_all, if the chosen algorithm has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,8 +299,8 @@ class Collective(Stage):
 
     Attributes:
         name: ``reduce_scatter``, ``all_gather``, ``all_reduce``; for codes ``all_to_all`` or ``all_gather``.
-        op: the reduction, ``sum`` or ``average``.
-        few: whether its bytes cost nothing.
+        op: ``sum`` or ``average``.
+        few: its bytes cost nothing.
         called: its name in logs and errors, if not ``name``.
     """
 
@@ -331,7 +324,7 @@ class Collective(Stage):
         return {"algorithm": self.algorithm(algorithm)} | ({} if self.op == "sum" else {"op": self.op})
 
     def algorithm(self, chosen: str) -> str:
-        """Select the algorithm to run: most reducing algorithms have no exchange."""
+        """Most reducing algorithms have no exchange."""
         if self.few:
             return "auto"
         if self.level:

@@ -5,15 +5,14 @@
 
 A scale is the block's largest magnitude divided by the largest number. The rounding error is at most half a step: 1/254
 of that magnitude with 8 bits, 1/14 with 4; in fp8 (e4m3) 1/16 of the element, or of the smallest normal number. A block
-with an infinity or NaN becomes NaN. A block of zeros, or with a scale below the smallest normal number, becomes zero.
-Cost per element: 1 + 1/64 bytes with 8 bits, 1/2 + 1/64 with 4.
+with an infinity or NaN becomes NaN; one with a scale below the smallest normal number becomes zero. Bytes per element:
+1 + 1/64 with 8 bits, 1/2 + 1/64 with 4.
 
 Top-k sends a shard's largest elements with their places, 8 bytes each; a NaN counts as the largest. An owner selects
-again from the sum of the received elements, so gathers do not grow with the number of ranks. Random selections are
-equal on all ranks and redrawn for each update.
+again from the sum, so gathers do not grow with ranks. Random selections are equal on all ranks and redrawn for each
+update.
 
-The seconds are for one core: ``encode_s`` and ``decode_s`` per element, ``encode_call_s`` and ``decode_call_s`` per
-call.
+``encode_s`` and ``decode_s`` are seconds per element on one core, ``encode_call_s`` and ``decode_call_s`` per call.
 
 Source: Dettmers et al., 8-bit Optimizers, ICLR 2022, section 2.1 (block-wise quantisation); ZeRO++, arXiv 2306.10209,
 section 3.3 (4 bits). Aji and Heafield, Sparse Communication, EMNLP 2017; Lin et al., DGC, ICLR 2018.
@@ -30,7 +29,7 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
 BLOCK = 256
-PIECE = 256 * BLOCK  # elements at a time, to stay in cache
+PIECE = 256 * BLOCK  # elements: stays in cache
 SCALE = np.dtype(np.float32)
 LEAST = np.finfo(SCALE).tiny  # a smaller scale has no inverse
 
@@ -64,7 +63,6 @@ class Blocks:
             values[...] = self.read(numbers, values.shape) * scales[:, None]
 
     def pieces(self, x: Array, codes: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield rows of elements, their scales and their numbers as bytes."""
         border = SCALE.itemsize * -(-x.size // BLOCK)
         scales, numbers = codes[:border].view(SCALE), codes[border : self.nbytes(x.size)]
         full = x.size - x.size % BLOCK
@@ -102,7 +100,7 @@ class Halves(Blocks):
 
     def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
         xp: Any = array_module(codes)
-        pairs = xp.stack([codes << 4, codes & 0xF0], axis=1).view(np.int8) >> 4  # the sign is in the upper bit
+        pairs = xp.stack([codes << 4, codes & 0xF0], axis=1).view(np.int8) >> 4  # sign in the upper bit
         return pairs.reshape(-1)[: shape[0] * shape[1]].reshape(shape)
 
 
@@ -126,7 +124,7 @@ VALUE, PLACE = np.dtype(np.float32), np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Share:
-    """Keep a share of the elements, and at least one."""
+    """Keep a share of the elements, at least one."""
 
     share: float
 
@@ -144,7 +142,6 @@ class TopK(Share):
         return self.kept(count) * (VALUE.itemsize + PLACE.itemsize)
 
     def parts(self, codes: Array, count: int) -> tuple[Array, Array]:
-        """Return the values and their places."""
         border = self.kept(count) * VALUE.itemsize
         return codes[:border].view(VALUE), codes[border : self.nbytes(count)].view(PLACE)
 
@@ -162,14 +159,14 @@ class TopK(Share):
 
 
 SEED = 20090926
-LINE = CHUNK_BYTES // 4  # elements: whole cache lines, and a divisor of every bucket's length
+LINE = CHUNK_BYTES // 4  # elements: whole cache lines; divides every bucket's length
 
 
 class RandomK(Share):
-    """Draw one random element from each stretch of 1 / ``share`` elements; draws are pairwise independent."""
+    """Draw one random element per 1 / ``share`` elements; draws are pairwise independent."""
 
-    encode_s, decode_s = 1.2e-9, 1.4e-9  # decoding with the redraw, for values and one optimiser array
-    encode_call_s, decode_call_s = 30e-6, 35e-6  # cold cache; as far above a warm loop as int8 calls
+    encode_s, decode_s = 1.2e-9, 1.4e-9  # decoding: redraw, values and one optimiser array
+    encode_call_s, decode_call_s = 30e-6, 35e-6  # cold cache; as far above a warm loop as int8
 
     def places(self, count: int, draw: tuple[int, int]) -> Array:
         """Return the selected indices, ascending and unique; equal for equal ``draw``."""

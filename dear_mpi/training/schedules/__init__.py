@@ -33,10 +33,10 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "dear": Dear,
     "dear-eager": DearEager,
 }
-ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
+ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
-MINE = "MySchedule"  # the name of a user's class in messages
-BASELINE = "wfbp"  # reference of predicted speed-ups
+MINE = "MySchedule"
+BASELINE = "wfbp"  # of predicted speed-ups
 
 
 def published(name: str) -> type[Schedule]:
@@ -56,7 +56,7 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """Find a schedule by name, perhaps with options, or a class in a user's file; ValueError if there is none.
+    """Find a schedule by name, perhaps with options, or a user's class; ValueError: none.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
@@ -82,7 +82,7 @@ def checked(name: str, found: Any) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """Parse ``option=value`` texts; a bare value sets the first option."""
+    """Parse ``option=value``; a bare value sets the first option."""
     what, options = f"schedule {name!r}", schedule.options
     if not options:
         option, whose = given[0].partition("=")[0], schedule.__name__ if is_in_file(name) else name.partition(":")[0]

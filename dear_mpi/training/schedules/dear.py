@@ -7,7 +7,7 @@
     dear-eager sends the most urgent ready collective first:          max(t_ff + t_bp, t_rs + t_ag)
     network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
 
-DeAR sends the bytes of an all-reduce and combines the same chunks in the same order: parameters have the same bits.
+DeAR sends an all-reduce's bytes and combines chunks in its order: parameters have the same bits.
 
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; priorities as in ByteScheduler.
 """
@@ -22,11 +22,9 @@ from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, La
 
 
 class FeedPipe(Late):
-    """Gather during the next forward pass, in the order of need."""
-
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order: dict[Bucket, None] = {}  # by first call
+        self.forward_order: dict[Bucket, None] = {}
 
     def before_forward(self, call: int) -> None:
         for bucket in self.fabric.buckets.needed_by(call):
@@ -39,11 +37,11 @@ class FeedPipe(Late):
 
 
 class Dear(BackPipe, FeedPipe):
-    """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
+    """Reduce-scatter during backward, all-gather during the next forward."""
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
+        """All-gathers begin after backward and all reduce-scatters, and end before forward does.
 
         The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
         reduces.
@@ -55,9 +53,9 @@ class Dear(BackPipe, FeedPipe):
 class DearEager(Dear):
     """Let both halves of the first buckets overtake late reduce-scatters.
 
-    List scheduling decides once, from measured times (``fabric/costs.py``). It is a heuristic, so the virtual fabric
-    compares an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling
-    must see all gradients first, gathers come last.
+    List scheduling decides once, from measured times (``fabric/costs.py``): a heuristic, so the virtual fabric compares
+    an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling must
+    first see all gradients, gathers come last.
     """
 
     fusion = "cut:4MB"
@@ -69,8 +67,8 @@ class DearEager(Dear):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # by need
-        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]  # DeAR's
+        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]
+        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]
 
     def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
         first = ["reduce_scatter"] if nominal.judged else self.collectives
@@ -86,4 +84,4 @@ class DearEager(Dear):
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 
     def end_backward(self) -> None:
-        """Start nothing: all gathers have started."""
+        """All gathers have started."""

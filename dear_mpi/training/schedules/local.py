@@ -3,9 +3,9 @@
     local      update by own gradients | every H-th: average values
     diloco     update by own gradients | every H-th: delta = anchor - values, average deltas, outer update of the anchor
 
-The anchor holds the values of all ranks at the end of the last round. With ``staggered=yes`` buckets end their rounds
-in different iterations. With ``delay=5`` averages are used 5 iterations later, and mixed with the values of then. A
-round ends early for the end of a run, a checkpoint or a test of the model.
+The anchor holds all ranks' values at the end of the last round. With ``staggered=yes`` buckets end rounds in different
+iterations. With ``delay=5`` averages are used 5 iterations later, mixed with the values of then. A round ends early for
+the end of a run, a checkpoint or a test.
 
 Source: Stich, Local SGD, ICLR 2019. Lin et al., Don't Use Large Mini-batches, ICLR 2020 (post-local). Douillard et al.,
 DiLoCo, arXiv 2311.08105, algorithm 1; Streaming DiLoCo, arXiv 2501.18512, section 2.2 (overlap, mixing).
@@ -35,7 +35,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Options, yes
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(Stage):
-    """Compute the distance of values from the anchor, with the sign of a gradient."""
+    """Compute the distance from the anchor, with a gradient's sign."""
 
     on: str = MAIN
     reads = ("values", "anchor")
@@ -119,7 +119,7 @@ class Local(Dear):
 
     @classmethod
     def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
-        # One iteration of a round waits; ``network`` holds means over the round.
+        # One iteration of a round waits; ``network`` holds the round's means.
         route = cls.own_route()
         whole_s = {name: seconds * route.period for name, seconds in network.items()}
         if route.lags:
@@ -128,7 +128,7 @@ class Local(Dear):
 
 
 class PostLocal(Local):
-    """Sum gradients for ``after`` iterations, then average values like ``Local``."""
+    """Sum gradients for ``after`` iterations, then be ``Local``."""
 
     options: ClassVar[Options] = {"period": above_zero, "after": above_zero}
     after = 100
@@ -144,7 +144,7 @@ class PostLocal(Local):
 
 
 class DiLoCo(Local):
-    """Average the ranks' movement every ``period`` iterations; an outer optimiser treats it as a gradient."""
+    """Average the ranks' movement every ``period`` iterations, as the outer optimiser's gradient."""
 
     options: ClassVar[Options] = {
         "period": above_zero,

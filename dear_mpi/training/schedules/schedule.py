@@ -6,8 +6,8 @@ backward   before_backward(1) layer 1 after_backward(1), before_backward(0) laye
 
 before reading parameters (evaluation, checkpoint, the end)   flush()
 
-A schedule sees numbered buckets and layer calls, and drives a ``Fabric``: it knows neither arrays nor MPI. All
-ranks must start the same collectives in the same order.
+A schedule sees numbered buckets and layer calls, and drives a ``Fabric``, without arrays or MPI. All ranks must start
+the same collectives in the same order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.route import Route
 
-CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each started collective, for all buckets
+CollectiveSeconds: TypeAlias = Mapping[str, float]  # for all buckets
 Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # parsers, called with a prefix for errors and the text
 
 
 class Schedule:
-    """Do nothing at any hook; schedules override the hooks that they need.
+    """Do nothing at any hook; schedules override those that they need.
 
     Attributes:
-        collectives: the collectives it starts; their plans are made before training.
+        collectives: those it starts; their plans are made before training.
         extras: further ones: ``negotiation`` or ``second all_gather``.
-        fusion: the bucket policy of its source, for ``--fusion own``; see ``borders`` in ``fusion.py``.
+        fusion: its source's bucket policy, for ``--fusion own``; see ``borders`` in ``fusion.py``.
         foresees: whether to call ``orders`` once layers and collectives have been timed.
         options: parsers by attribute, for names such as ``bytescheduler:credit=8``.
-        order: the order of collectives from one backward pass to the next; None for the order of their starts.
+        order: of collectives between backward passes; None: of their starts.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()
@@ -51,15 +51,14 @@ class Schedule:
 
     @classmethod
     def own_route(cls) -> Route | None:
-        """Return the schedule's route, if it dictates one."""
         return None
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the least time of an iteration, for any distribution of these seconds over layers and buckets.
 
-        Assumes equal iterations, and one collective at a time; excludes updates, loss and packing. Layers may lack
-        trained parameters: these wait for nothing. ``ff`` and ``bp`` are seconds of forward and backward compute.
+        Assumes equal iterations, and one collective at a time; excludes updates, loss and packing. Layers without
+        trained parameters wait for nothing. ``ff`` and ``bp`` are seconds of forward and backward compute.
         """
         raise NotImplementedError("a schedule must say its bound")
 
@@ -78,25 +77,24 @@ class Schedule:
         self.fabric = fabric
 
     def take(self, decided: Any) -> None:
-        """Adopt one of ``orders``."""
         self.order = decided
 
     def ordered(self, nominal: Nominal) -> Sequenced | None:
-        """Return an order suited to the expected costs; not collective."""
+        """Return an order for the expected costs; not collective."""
         return self.order
 
     def orders(self, nominal: Nominal) -> Sequence[Any]:
-        """Return candidates for ``take``, of which the virtual fabric finds the fastest; not collective."""
+        """Return candidates for ``take``; the virtual fabric finds the fastest; not collective."""
         return [self.ordered(nominal)]
 
     def before_forward(self, call: int) -> None:
-        """Prepare a layer to run forward: on return its parameters must be up to date."""
+        """Prepare a layer's forward pass: on return its parameters must be up to date."""
 
     def after_forward(self, call: int) -> None:
-        """Act after a layer has run forward."""
+        """Act after a layer's forward pass."""
 
     def before_backward(self, call: int) -> None:
-        """Act before a layer runs backward, while its exchange, if any, is under way."""
+        """Act before a layer's backward pass, during its exchange, if any."""
 
     def delays_weights(self, call: int) -> bool:
         """Decide whether a layer in two halves delays its weight gradients until ``fabric.write_weights()``."""
@@ -113,7 +111,7 @@ class Schedule:
 
 
 class BackPipe(Schedule):
-    """Start a bucket's reduce-scatter when its last gradient is ready; subclasses start the gather."""
+    """Start a bucket's reduce-scatter at its last gradient."""
 
     collectives = ("reduce_scatter", "all_gather")
 
@@ -123,7 +121,7 @@ class BackPipe(Schedule):
 
 
 class Late(Schedule):
-    """Wait for collectives right before a layer needs them, then update its parameters."""
+    """Await collectives right before a layer needs them, then update it."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)

@@ -18,7 +18,7 @@ from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Op
 class Zero(BackPipe):
     """ZeRO, stages 1 and 2: the step ends with the gathers; or they run in the next forward pass, one at a time.
 
-    With ``zero:overlap_param_gather=yes`` the hook of a bucket's first layer waits for its gather and starts the next.
+    With ``zero:overlap_param_gather=yes`` a bucket's first layer waits for its gather and starts the next.
 
     Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, reduce_bucket_size 5e8 elements; Megatron-Core,
     max(40e6, 1e6 x ranks) parameters. The fusion has these sizes for fp32 and at most 40 ranks.
@@ -42,8 +42,8 @@ class Zero(BackPipe):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)  # gathers under way
-        self.missing = deque[Bucket]()  # in the order of need, which is the order of the buffer
+        self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)
+        self.missing = deque[Bucket]()  # in order of need, the buffer's
         self.gathering = deque[tuple[Bucket, Handle]]()
 
     def end_backward(self) -> None:
@@ -86,23 +86,22 @@ class Fsdp(BackPipe):
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        # Each pass awaits its gathers; reduce-scatters may run on under forward layers without parameters.
+        # Reduce-scatters may run on under forward layers without parameters.
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(max(ff, gathered) + max(bp, gathered), 2 * gathered + reduced)
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.new = len(fabric.buckets)  # buckets from this one on have new values
-        self.gathering: dict[Bucket, Handle] = {}  # new values
-        self.gathering_again: dict[Bucket, Handle] = {}  # values that FSDP has freed
-        self.held: set[Bucket] = set()  # buckets with gathered or arriving values, in the backward pass
+        self.new = len(fabric.buckets)
+        self.gathering: dict[Bucket, Handle] = {}
+        self.gathering_again: dict[Bucket, Handle] = {}  # values freed by FSDP
+        self.held: set[Bucket] = set()  # gathered or gathering, in backward
 
     def before_forward(self, call: int) -> None:
         for bucket in self.fabric.buckets.needed_by(call):
             self.gather_up_to(bucket.index)
 
     def gather_up_to(self, index: int) -> None:
-        """Update buckets up to this one, and start gathering the next."""
         while self.new <= index:
             for bucket in self.fabric.buckets[self.new : self.new + 2]:
                 if bucket not in self.gathering:
@@ -119,7 +118,7 @@ class Fsdp(BackPipe):
                 self.fabric.wait(handle)
 
     def gather_again(self, last: Bucket) -> None:
-        """Start the second all-gather of a bucket and of the one before it, unless started."""
+        """And the bucket before."""
         for bucket in self.fabric.buckets[max(0, last.index - 1) : last.index + 1][::-1]:
             if bucket not in self.held:
                 self.held.add(bucket)

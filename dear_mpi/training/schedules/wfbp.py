@@ -19,7 +19,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Option
 
 
 class Sequential(Schedule):
-    """Overlap nothing. Other schedules must give the same result."""
+    """Overlap nothing: the reference for others' results."""
 
     collectives = ("all_reduce",)
 
@@ -35,7 +35,7 @@ class Sequential(Schedule):
 
 
 class Wfbp(Schedule):
-    """All-reduce a bucket as soon as its last gradient is ready; the next forward pass waits for all buckets."""
+    """All-reduce a bucket at its last gradient; the next forward pass waits for all."""
 
     collectives = ("all_reduce",)
 
@@ -101,8 +101,8 @@ class Horovod(Ddp):
 class ByteScheduler(Late):
     """ByteScheduler over all-reduce: send partitions by the next forward pass's need, and await them per layer.
 
-    ``credit`` partitions are handed over ahead and cannot be overtaken. Measured times decide once, without the
-    original's negotiation at run time.
+    ``credit`` partitions are handed over ahead and cannot be overtaken. Measured times decide once, without
+    negotiation.
 
     Source: Peng et al., ByteScheduler, SOSP 2019; bytedance/byteps: partitions of 1,000,000 elements, credit 4,000,000.
     """
