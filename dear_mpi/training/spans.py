@@ -93,7 +93,7 @@ class Run:
         return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
 
     @cached_property
-    def timed(self) -> list[Span | Iteration | Noted]:
+    def timed(self) -> list[Any]:
         return [each for rank in self.ranks for each in (*rank.spans, *rank.iterations, *rank.noted)]
 
     @cached_property
