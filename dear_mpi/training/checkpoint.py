@@ -6,8 +6,8 @@
     buffer.residual@2.1, ...     the buffers of a route that each rank keeps
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
-Training can continue with other buckets and schedules. On another number of ranks, compression errors keep their sum,
-optimiser states their mean. The file is a NumPy npz with checksums; the previous one stays as FILE.old.
+On another number of ranks, compression errors keep their sum, optimiser states their mean. The file is a NumPy npz with
+checksums; the previous one stays as FILE.old.
 """
 
 import json

@@ -253,8 +253,8 @@ class Tuning:
     Attributes:
         fusion: the policy of the first buckets.
         needs: iterations until it is over.
-        trials: completed ones, equal on all ranks.
-        schedule: the tuned one, the first that runs.
+        trials: equal on all ranks.
+        schedule: the first that runs.
     """
 
     schedule: str | None = None

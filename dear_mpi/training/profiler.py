@@ -64,10 +64,7 @@ MOST = 1000  # kept iterations
 
 
 class Profiler:
-    """Collect the times of iterations with one of a session's schedules, by default the first.
-
-    ``carried_s`` has the engine's least times, by kind and number.
-    """
+    """Collect the times of iterations with one of a session's schedules, by default the first."""
 
     def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
         self.group, self.schedule = group, schedule or next(iter(group.schedules))

@@ -166,7 +166,7 @@ class Session:
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """Return the speeds of all ranks, to split batches by; None if they are equal."""
+        """Return the speeds of all ranks, to split batches by; None if equal."""
         return self.group.owners.weights
 
     def parameters_sha256(self) -> str:

@@ -9,7 +9,7 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.plans.notes import Flow, Noted, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.ranks.clock import Aligned
-from dear_mpi.training.log import EXCHANGE, Event, Log, Record
+from dear_mpi.training.log import EXCHANGE, Log, Record
 
 T = TypeVar("T", "Span", "Iteration")
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
@@ -153,26 +153,26 @@ def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: i
 
 
 def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
-    def span(lane: str, kind: str, name: str, event: Event) -> Span:
-        return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
-
-    for kind, ordered in (("forward", layers), ("backward", layers[::-1])):
-        passed = [event for event in record.within if event.kind == kind]
-        for place, event in enumerate(passed):
-            part, call = divmod(place, len(layers))
-            several = f", part {part + 1} of {len(passed) // len(layers)}" if len(passed) > len(layers) else ""
-            yield span(COMPUTE, kind, f"{kind} {ordered[call]}{several}", event)
-    for event in record.within:
-        if event.kind == "weights":
-            yield span(COMPUTE, event.kind, f"weights of {layers[event.number]}", event)
-    others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
-    for lane, events in ((COMPUTE, others), (WIRE, record.engine)):
+    passed, seen = Counter(event.kind for event in record.within), Counter[tuple[str, int]]()
+    for lane, events in ((COMPUTE, (*record.within, *record.after)), (WIRE, record.engine)):
         for event in events:
             kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
-            name = f"update of bucket {event.number}" if kind == "update" else str(event.what)
-            shown = span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
-            since = event.since
-            yield shown if since is None else shown._replace(args={"queued_s": shown.begin_s - clock(COMPUTE, since)})
+            name, number, begin_s = str(event.what), event.number, clock(lane, event.begin)
+            if kind in ("forward", "backward"):
+                seen[kind, number] += 1
+                name, parts = f"{kind} {layers[number]}", passed[kind] // len(layers)
+                name += f", part {seen[kind, number]} of {parts}" * (parts > 1)
+            elif kind == "weights":
+                name = f"weights of {layers[number]}"
+            elif kind == "update":
+                name = f"update of bucket {number}"
+            elif kind == "wait":
+                name = f"wait for {name}"
+            elif lane == COMPUTE:
+                continue
+            args = None if event.since is None else {"queued_s": begin_s - clock(COMPUTE, event.since)}
+            kind = kind if kind in KINDS else "other"
+            yield Span(lane, kind, shortened(name), begin_s, clock(lane, event.end), args)
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -59,12 +59,8 @@ class Trainer:
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
         end_iteration
 
-    In the first iteration, and always with ``debug``, gradients are NaN before layers write them.
-
-    Args:
-        calls: of layers, ``LayerCall`` or ``VirtualCall``.
-        meter: sums the losses of all ranks, ``LossMeter`` or ``VirtualMeter``.
-        model: runs the passes; default: a loop over ``calls``.
+    In the first iteration, and always with ``debug``, gradients are NaN before layers write them. ``meter`` sums the
+    losses of all ranks; ``model`` runs the passes, by default a loop over the layer ``calls``.
     """
 
     def __init__(

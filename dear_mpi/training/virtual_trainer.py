@@ -167,13 +167,13 @@ def rehearse(
 ) -> None:
     """Do a dry run: a few iterations and flushes in zero time, then the bound of the schedule.
 
+    Raises ScheduleError if the schedule breaks a rule, would wait forever, never ends, or fails.
+
     Args:
         rules: new, with the buckets.
         calls: layer calls in a forward pass; those in ``split`` have a two-part backward pass.
         accumulate: forward passes in an iteration.
         order: decided from layer times, if any.
-
-    Raises ScheduleError if the schedule breaks a rule, would wait forever, never ends, or fails.
     """
     nothing = [0.0] * calls
     costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=dict.fromkeys(split, 0.0), parts=accumulate)

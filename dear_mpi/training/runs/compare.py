@@ -212,16 +212,14 @@ class Comparison:
         Returns:
             For each candidate the keys of ``train``, and these:
 
-            ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval): per iteration; of whole sync intervals
-            with ``period``.
+            ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval): per iteration, or sync interval.
             ``speedup``, ``ci_low``, ``ci_high``, ``verdict`` (in words): over the first candidate with the same fusion.
             ``ideal_speedup``: of the bounds, at the first candidate's compute.
             ``rest_s``: neither compute nor waiting (updates, the loss, packing).
             ``exposed_s``: seconds per collective that compute waited for.
-            ``hidden``: share of the communication that compute could hide; None if that is nothing.
+            ``hidden``: share of the communication that compute could hide, if any.
             ``sent_bytes``: per iteration, of the rank that sends most; None if plans are no programs of messages.
             ``predicted_s``: from the virtual fabric.
-            ``accuracy``, ``params_sha256``: of the shared model, or of each candidate's model.
         """
         with ExitStack() as stack:
             recorder = None if timeline is None else Recorder(self.world, timeline)

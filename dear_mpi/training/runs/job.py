@@ -90,7 +90,7 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """Check that values, gradients and optimiser state fit in the host's memory, without activations and buckets."""
+    """Check that values, gradients and optimiser state fit in the host's memory."""
     dtype = DTYPES[config.dtype]
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     if config.find_route().update.shard:
@@ -103,7 +103,7 @@ class Job(Session):
     """Train a model from a ``Config``, with schedules that may take turns. The constructor is collective.
 
     Raises:
-        ArgumentError: something in ``config`` is not allowed, on this rank or on another one.
+        ArgumentError: a setting is not allowed, on this rank or on another one.
         MismatchError: the ranks were asked for different things, or read different data.
     """
 
@@ -214,8 +214,7 @@ def timing(
     Args:
         blocks: series of iterations.
         network: see ``communication`` in ``training/plan_cost.py``.
-        fill: uncounted iterations at the beginning of each block; the last always counts.
-        early: uncounted blocks.
+        fill, early: uncounted iterations of each block, except its last one, and uncounted blocks.
         period: iterations of a sync interval.
         parts: of a batch.
     """

@@ -49,7 +49,7 @@ class Observer(Protocol):
     kept: int  # iterations that its recording needs
 
     def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
-        """Return the observer's part of the report, after the last iteration. Collective.
+        """Return a part of the report, after the last iteration. Collective.
 
         Args:
             name: of the run.
@@ -78,12 +78,12 @@ def train(
 
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
-        profile: file for the layer times, written by rank 0 (``training/profile.py``).
+        profile: file for the layer times (``training/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
 
     Raises:
-        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
+        AgreedError: a setting is not allowed, or the ranks were asked for different things.
         TrainingError: the loss or a gradient is infinite or not a number.
     """
     if saving is not None:
