@@ -30,7 +30,7 @@ def library_of(array: Array) -> str:
 
 def array_module(array: Array) -> ModuleType:
     lookup("array library", library_of(array), KERNELS)
-    return sys.modules[library_of(array)]
+    return sys.modules[library_of(array)]  # imported: it made the array
 
 
 def kernels_for(*arrays: Array) -> ModuleType:

@@ -41,7 +41,7 @@ def kernel(name: str, expression: str) -> Any:
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """CUDA refuses an empty grid."""
+    """Keep ``keeps`` alive for a launch; CUDA refuses an empty grid."""
     return partial(launch, function, grid, arguments, keeps) if grid else lambda: None
 
 

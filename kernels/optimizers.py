@@ -100,7 +100,7 @@ class Adam(Optimizer):
         return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
-        """Moments start at zero."""
+        """Return factors of step and root: moments start at zero."""
         return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)
 
 
@@ -152,7 +152,7 @@ VECTOR_COST = 8  # per element of AdamW, if a matrix costs max * min^2; measured
 # Small singular values grow by 3.4 a step, the fastest possible, and do not settle at 1
 A, B, C = 3.4445, -4.7750, 2.0315
 STEPS = 5
-EPSILON = 1e-7  # zeros stay zeros
+EPSILON = 1e-7  # added to the norm: zeros stay zeros
 
 
 @dataclass(frozen=True)

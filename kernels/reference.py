@@ -119,7 +119,7 @@ def event() -> None:
 
 
 def allocate(nbytes: int) -> Array:
-    """Whole pages (see ``SLOW_TO_COPY``)."""
+    """Allocate whole pages (see ``SLOW_TO_COPY``)."""
     memory = np.empty(nbytes + PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE
     return memory[start : start + nbytes]

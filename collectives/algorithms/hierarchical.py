@@ -30,7 +30,7 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """A rank ends with its columns' chunks."""
+    """First phase: a rank ends with its columns' chunks."""
     members = by_host(hosts)
     rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
@@ -48,7 +48,7 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Hosts are in the order of ``pairwise.py``."""
+    """Exchange chunks within columns, hosts in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

@@ -50,7 +50,7 @@ class Fold:
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
-        """No step without pairs."""
+        """Let one rank of each pair send chunks to the other; no step without pairs."""
         paired, sends = rank < 2 * self.pairs, (rank % 2 == 0) == to_odd
         if paired and sends:
             step = Step(tuple(Send(rank ^ 1, run) for run in chunks))

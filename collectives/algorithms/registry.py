@@ -154,7 +154,7 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether core's tests prove it."""
+    """Return whether core's tests prove it."""
     return name in ALGORITHMS or name in LEVELS
 
 
@@ -179,7 +179,7 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """Options are as in ``Algorithm``."""
+    """Return the programs of all ranks; options as in ``Algorithm``."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -191,7 +191,7 @@ def in_file(name: str) -> bool:
 
 
 def algorithm_source(spec: str) -> Source | None:
-    """None if installed."""
+    """Return a user's source; None for an installed name."""
     from dear_mpi.collectives.program.user_file import source_of
 
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None

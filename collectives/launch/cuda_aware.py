@@ -87,7 +87,7 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         return child.returncode, output.read().decode(errors="replace")
 
 
-probed = cache(probe)
+probed = cache(probe)  # once per process: the answer does not change
 
 
 def decide(

@@ -41,7 +41,7 @@ class Neighbour:
 
     def kill(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has just ended
                 os.kill(self.process, signal.SIGKILL)
 
 

@@ -65,7 +65,7 @@ class SymbolicRank:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.users: dict[Place, set[int]] = defaultdict(set)
+        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
         self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
@@ -137,8 +137,8 @@ class SymbolicRank:
             self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
-End = tuple[SymbolicRank, int]
-Lanes = dict[tuple[int, int], Lane[End, End]]
+End = tuple[SymbolicRank, int]  # one end of a message: its rank and number
+Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
 
 
 def meet(lane: Lane[End, End]) -> None:

@@ -59,7 +59,7 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop``."""
+    """Elements ``start`` to ``stop`` of the buffer, for one peer."""
 
     key: tuple[int, int]  # (step, number in its lane in the step), equal at both ends
     peer: int
@@ -120,13 +120,13 @@ class Grid:
 WINDOW = 2
 
 Key = tuple[int, int]
-SideBuffer = tuple[int, bool, int]
+SideBuffer = tuple[int, bool, int]  # peer, incoming, number
 BEGIN: Key = (-1, 0)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait, merge, then start."""
+    """Wait for messages, merge receives, then start messages."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]

@@ -37,7 +37,7 @@ class Share:
     partition: Partition
     rank: int
     block: int  # elements: fits a cache with operands
-    at_once: bool = False  # results are rounded
+    at_once: bool = False  # combined in one go: results are rounded
 
     @property
     def ranks(self) -> range:

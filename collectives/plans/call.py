@@ -161,10 +161,10 @@ class Task:
     call: Call
     transport: Transport
     tag: int  # equal on all ranks
-    slab: Slab | None
-    buffer: Array  # flat
+    slab: Slab | None  # for side buffers
+    buffer: Array  # flat; updated in place
     result: Array
-    before: Sequence[Callable[[], object]]
+    before: Sequence[Callable[[], object]]  # copies around a run
     after: Sequence[Callable[[], object]]
     reached: Any = None  # all ranks' (``Reach``), if reachable
 

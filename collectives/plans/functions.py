@@ -92,10 +92,10 @@ def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
     return CachedPlans.of(transport_of(comm))(collective, x, **options)
 
 
-SMALL_BYTES = 64 * 1024  # two copies cost little
+SMALL_BYTES = 64 * 1024  # below: two copies cost little
 MOST_PLANS = 32
-MOST_BYTES = 64 << 20
-MOST_ARRAYS = 8
+MOST_BYTES = 64 << 20  # buffers owned by cached plans
+MOST_ARRAYS = 8  # bound per plan at a time
 Key = tuple[Any, ...]
 
 
@@ -116,7 +116,7 @@ class CachedPlans:
         key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
-        except TypeError:
+        except TypeError:  # an unhashable value
             key, number = (), 0
         exclusively = self.transport.one_thread.run
         if number and (target := exclusively(self.again, number, x, out)) is not None:
@@ -126,7 +126,7 @@ class CachedPlans:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """None if the ranks do not mean one plan."""
+        """Run a cached plan again; None if the ranks do not mean one plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
@@ -222,11 +222,11 @@ class CachedPlan:
         return target
 
     def bind(self, target: Array) -> Plan | None:
-        """None if the algorithm cannot be bound again."""
+        """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
         call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
-        else:
+        else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)

@@ -55,8 +55,7 @@ def make_plan(
         slab: memory for side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
         portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, in any order, give
-        the
-            bits of one plan. Needs an algorithm that sends messages.
+            the bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
     CuPy arrays are processed on the current stream of the running thread.
@@ -88,7 +87,7 @@ def prepare(
 
         reached = reach_for(task)
     call = asked.chosen(transport, sharing=reached is not None)
-    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     task = replace(task, call=call, reached=reached)
     run = runner_for(call.algorithm).prepare(task)

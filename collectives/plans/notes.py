@@ -31,7 +31,7 @@ AS = {"starting": "transfer", "device": "waiting"}
 class Part(NamedTuple):
     kind: str  # starting or ending (a message), combining, copying, device (wait), whole (library call)
     step: int | None = None
-    number: int = 0  # in the step and lane
+    number: int = 0  # of the message in its lane and step
     peer: int | None = None
     incoming: bool = False
     chunk: int | str = ""

@@ -76,15 +76,15 @@ def cost(
 class Progress:
     program: Program
     number: int = -1
-    entered_s: float = 0.0
+    entered_s: float = 0.0  # start of the current step
     done_s: float = 0.0  # end of the last message
     busy_s: float = 0.0  # end of its work
-    left: int = 0
+    left: int = 0  # incomplete messages of the step
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """``off``: cancelled."""
+    """An event; ``off``: cancelled."""
 
     time_s: float
     what: Callable[..., None]
@@ -110,7 +110,7 @@ class Flow:
     posted: Lane[tuple[float, int], tuple[float, bool]] = field(default_factory=Lane)
     queue: deque[Message] = field(default_factory=deque)  # the first is moving
     rate: float = 1.0  # share of its sides
-    over_s: float = 0.0  # of the first message
+    over_s: float = 0.0  # end of the first message at this rate
     look: Due | None = None  # next look at this flow and at connected flows
 
 

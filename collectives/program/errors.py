@@ -4,7 +4,7 @@ __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "
 
 
 class CollectiveError(RuntimeError):
-    """The base of all."""
+    """The base of all errors of collectives."""
 
 
 class AgreedError(CollectiveError):

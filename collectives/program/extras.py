@@ -45,7 +45,7 @@ def load_extra(group: str, name: str) -> Any:
         return found.load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # sys.exit() as well
+    except BaseException as error:  # sys.exit() as well, which would end the command in silence
         package = found.dist.name if found.dist else "an unknown package"
         what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
         raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error

@@ -36,7 +36,8 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """>>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    """
+    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
     members, home, place = placed(rank, hosts)
@@ -92,7 +93,9 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """>>> spread(5, 2)
+    """Return each rank's host, spread evenly.
+
+    >>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:

@@ -88,7 +88,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """From the tightest side on."""
+    """Fix rates from the tightest side on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Partition:
-    """From 0 to the count."""
+    """Borders of shards, from 0 to the count."""
 
     borders: tuple[int, ...]
 
@@ -76,7 +76,7 @@ class Partition:
         return slice(self.borders[rank], self.borders[rank + 1])
 
     def chunks(self, parts: int = 1) -> tuple[int, ...]:
-        """``parts`` even chunks per shard."""
+        """Return all chunks' borders, ``parts`` even ones per shard."""
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)

@@ -153,7 +153,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """As a ``Row`` of ``verify.py``."""
+        """Return initial data as a ``Row`` of ``verify.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

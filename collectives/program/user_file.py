@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-WITH_OPTIONS = ("schedule",)  # kinds with options
+WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)
-MOST = 500
+MOST = 500  # characters of a user's error
 LIMIT_S = 10.0  # user code takes milliseconds
-LOOK_S = 0.05
+LOOK_S = 0.05  # between looks at a call
 PARSING = threading.Lock()  # ast.parse fails at random in several threads (Python 3.11.7)
 
 
@@ -35,7 +35,7 @@ class Source:
     """File and name as read: the file may change after its proof."""
 
     kind: str
-    path: Path
+    path: Path  # absolute
     code: bytes
     name: str
     given: str = ""
@@ -115,7 +115,7 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
         yield
     except (KeyboardInterrupt, Endless):
         raise
-    except BaseException as error:  # sys.exit() as well
+    except BaseException as error:  # sys.exit() as well, which would end the command in silence
         said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 

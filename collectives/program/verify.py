@@ -116,7 +116,7 @@ def promised(collective: str, size: int) -> list[Row]:
 
 def check_shapes(programs: Sequence[Program]) -> None:
     kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
-    usual = kinds.index(mode(kinds))  # unlike most ranks
+    usual = kinds.index(mode(kinds))  # differing from most ranks is the error
     for rank, program in enumerate(programs):
         for problem in problems(program, rank, (usual, programs[usual]), len(programs)):
             raise ProgramError(problem, rank=rank)

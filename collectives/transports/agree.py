@@ -22,12 +22,12 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         mine = (what, {}, str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # or the other ranks would wait
+    except BaseException as error:  # any error: a rank that left here would leave the others waiting
         mine = (what, {}, f"{type(error).__name__}: {error}")
     while not transport.same(0):  # answer others' votes on repeating a cached plan
         pass
     answers = transport.gather_values(mine)
-    what = answers[0][0]  # all messages are equal
+    what = answers[0][0]  # rank 0's: all messages are equal
     complaints = [message for _, _, message in answers]
     if any(complaints):
         raise ArgumentError(f"{what}: {by_rank(complaints, ', on ')}")

@@ -31,7 +31,7 @@ from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-NAP_S = 100e-6
+NAP_S = 100e-6  # between polls
 BURST_S = 4e-3  # an incoming port may catch up after a late poll
 OUT, IN = 0, 1
 
@@ -42,7 +42,7 @@ class Link:
 
     bandwidth: float  # bytes/s, each direction
     latency_s: float = 0.0
-    between: Link | None = None
+    between: Link | None = None  # a host's ranks share a port to all others
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class EmulatedTransport(Wrapper[Transport]):
     """Collective to construct if hosts are emulated."""
 
     rates: Rates | None
-    native = None  # cannot be slowed
+    native = None  # the library's own collectives cannot be slowed
     spins = False
 
     def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
@@ -132,7 +132,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     def reach(self, array: Array) -> None:
-        """All ranks are apart."""
+        """Return None: all ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far

@@ -74,7 +74,7 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        """A request holds only memory."""
+        """Do nothing: a request holds only memory."""
 
 
 class LoopbackTransport:
@@ -136,7 +136,7 @@ class LoopbackTransport:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
 
     def free(self) -> None:
-        """The group holds only memory."""
+        """Do nothing: the group holds only memory."""
 
     def abort(self, message: str) -> None:
         if self.hub.failure is None:  # later ones are consequences

@@ -20,7 +20,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array, library_of
 
 HUGE_BYTES = 2 << 20
-MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux
+MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python names only MADV_HUGEPAGE
 
 
 @cache
@@ -85,7 +85,7 @@ class Region:
 
     def open(self) -> Array:
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
-        if self.name not in os.readlink(path):  # another container's process
+        if self.name not in os.readlink(path):  # this number belongs to a process in another container
             raise OSError(f"{path} is another file than {self.name}")
         descriptor = os.open(path, os.O_RDWR)
         try:

@@ -73,7 +73,7 @@ class Waits:
 class Meeting:
     """The waiting thread's stack names the caller."""
 
-    __slots__ = ("thread", "what")
+    __slots__ = ("thread", "what")  # made in each barrier, where it counts
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, get_ident()
@@ -123,7 +123,7 @@ class Transport(Protocol):
     size: int
     spins: bool  # waiting keeps a core busy
     hosts: tuple[int, ...]
-    rates: Rates | None  # of a rank; None if unknown
+    rates: Rates | None  # of a rank, inside and between hosts; None if unknown
     kept: WeakSet[Any]  # freed before the group
     under_way: set[object]  # plans with incomplete messages
     one_thread: OneThread
@@ -144,7 +144,10 @@ class Transport(Protocol):
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
-        """Equal on all ranks; the first question about a device's memory is collective."""
+        """Return whether messages may use such memory; equal on all ranks.
+
+        The first question about a device's memory is collective.
+        """
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, fixed until ``Free``."""
@@ -189,7 +192,7 @@ class Wrapper(Generic[T]):
 
 
 class StagedTransport(Wrapper[Transport]):
-    """Plans never give it device memory."""
+    """A transport that plans never give device memory."""
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

@@ -19,9 +19,9 @@ from dear_mpi.collectives.transports.transport import Request, Transport, Wrappe
 from dear_mpi.kernels.array import Array
 
 Limit = tuple[str, float]
-THREADS = 2  # main and engine
+THREADS = 2  # per rank of a session: main and engine
 
-LOOKS = 20  # most messages arrive within microseconds
+LOOKS = 20  # before the first nap: most messages arrive within microseconds
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited
 
 

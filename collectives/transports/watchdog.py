@@ -12,7 +12,7 @@ from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
 LOOKS = 8
-GRACE_S = 2.0  # other waiting ranks report before the job ends
+GRACE_S = 2.0  # between a report and the job's end: other ranks also report
 ABORT_S = 10.0
 
 

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
-SPLIT_SEED = 0  # all runs are tested on the same examples
+SPLIT_SEED = 0  # independent of the user's: all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
 MOST_CLASSES = 100_000  # one huge label makes a huge model
@@ -93,7 +93,7 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
 
 
-@lru_cache  # ranks may be threads
+@lru_cache  # shared by ranks that are threads
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
     images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
@@ -165,7 +165,7 @@ PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, digit
 
 def read_digits() -> tuple[Array, Array]:
     """Read images (1797, 64) of 0 to 16, and labels, without importing scikit-learn (a second)."""
-    found = find_spec("sklearn")
+    found = find_spec("sklearn")  # imports nothing
     if found is None:
         raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")
     for folder in found.submodule_search_locations or ():

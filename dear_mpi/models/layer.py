@@ -28,8 +28,7 @@ class Parameter:
         rebind: whether it may become a view. Otherwise gradient and value are copied in each iteration, and it must
             not be tied.
         outputs: the axis of outputs, for optimisers of matrices: 0 as in torch, 1 if a layer computes x @ value; None
-        for
-            a vector, as for embeddings and output layers.
+            for a vector, as for embeddings and output layers.
         optimizer: replaces the session's; it then sees whole tensors.
     """
 
@@ -38,7 +37,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
-    buffer: Any = field(default=None, repr=False)  # weak
+    buffer: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
     outputs: int | None = 0
     optimizer: Optimizer | None = None
 

@@ -79,7 +79,7 @@ class Gelu:
         return 0.5 * x * (1.0 + self._tanh)
 
     def backward(self, dy: Array) -> Array:
-        """tanh' = 1 - tanh^2."""
+        """Apply the product rule, with tanh' = 1 - tanh^2."""
         x, tanh = self._x, self._tanh
         slope = self.A * (1.0 + 3.0 * self.B * (x * x))
         return dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)

@@ -112,7 +112,7 @@ def build_model(
 
 def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
     x, targets = dataset.train.take(np.zeros(1, np.intp))
-    shapes: list[tuple[int, ...] | None] = [None]
+    shapes: list[tuple[int, ...] | None] = [None]  # the first input's gradient is unused
     with np.errstate(all="ignore"):  # training reports them
         for name, layer in zip(names, layers, strict=True):
             x = returned(name, layer, "forward", x)
@@ -131,7 +131,7 @@ def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Los
 
 
 def returned(what: str, thing: Any, method: str, given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """ValueError: the method fails, or returns no array of shape ``due``."""
+    """Return a method's array. ValueError: it fails, or returns no array of shape ``due``."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     with telling(f"{what}: {method}({about}) fails"):
         array: Array = getattr(thing, method)(given)

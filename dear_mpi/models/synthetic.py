@@ -33,9 +33,9 @@ HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
 @dataclass(frozen=True)
 class Module:
     name: str
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # elements of each tensor
     flops: float  # forward; in a profile, seconds
-    backward: float | None = None  # None: proportional to forward
+    backward: float | None = None  # of backward; None: proportional to forward
     weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # of all ranks, before each pass
     out_elems: float = 0.0
@@ -79,7 +79,7 @@ def module_of_row(row: Any) -> Module:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """A tied tensor belongs to its first call."""
+    """Convert a profile; a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -98,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """None without a profile."""
+    """Return a profile's measured seconds; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 

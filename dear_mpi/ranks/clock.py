@@ -27,7 +27,7 @@ from dear_mpi.collectives.transports.wait_policy import machine
 
 ROUNDS = 100
 APART_S = 0.5  # closer looks show no drift
-DRIFT = 200e-6  # s/s: two clocks, 100 us a second each
+DRIFT = 200e-6  # s/s: more than two clocks can drift, 100 us a second each
 WANDER = 1e-6  # s/s: a drift's change with temperature
 REMEMBERED_S = 30.0  # a drift changes
 

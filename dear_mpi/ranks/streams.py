@@ -67,7 +67,7 @@ class CudaStream(Stream):
 
 @dataclass(frozen=True)
 class Streams:
-    """``put`` copies a host array to their device."""
+    """A rank's two streams; ``put`` copies a host array to their device."""
 
     compute: Stream
     communication: Stream

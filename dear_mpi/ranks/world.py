@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dear_mpi.collectives.transports.emulated import Link
 
 T = TypeVar("T")
-WATCHED_S = 10.0  # for a watchdog, before faulthandler
+WATCHED_S = 10.0  # for a watchdog to end a job before faulthandler does
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def run_world(
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
-            link.hosts(transport.hosts)
+            link.hosts(transport.hosts)  # may be None
         own = facts(transport.rank)
         return {**own, "device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
 
@@ -112,9 +112,9 @@ def run_world(
 
                 return function(World(EmulatedTransport(transport, link), link, tuple(transport.hosts)))
         except AgreedError:
-            raise
+            raise  # no MPI to wait in
         except BaseException as error:
-            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # no other rank waits
+            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # a single rank: no other waits
                 transport.abort(last_words(transport.rank, error))
             raise
 
@@ -192,7 +192,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
     try:
         yield transport
     finally:
-        transport.free()  # all ranks raise an error, or the job has ended
+        transport.free()  # also after an error: all ranks raise it, or the job has ended
 
 
 def launched_rank() -> int:

@@ -89,7 +89,7 @@ def tidy(path: Path) -> None:
             os.kill(int(each.name.removeprefix(PREFIX).partition("-")[0]), 0)
         except ProcessLookupError:
             each.unlink(missing_ok=True)
-        except (ValueError, OSError):  # not ours
+        except (ValueError, OSError):  # a user's file, or another user's process
             continue
 
 

@@ -42,7 +42,7 @@ class Median:
 def median(samples: Sequence[float]) -> Median:
     """Return the median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    It spans fewer than ``FEWEST_SAMPLES`` samples.
+    With fewer than ``FEWEST_SAMPLES`` samples it spans all.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)
@@ -144,7 +144,7 @@ def holm(chances: Sequence[float]) -> list[float]:
 BATCHES = 20  # at most
 IN_BATCH = 3  # turns, at least
 TRIMMED = 0.2  # at each end
-LEAST = 1e-12  # a coarse clock's sample may be 0
+LEAST = 1e-12  # avoids the logarithm of 0, a sample of a coarse clock
 MOST = 700.0  # its exponential is finite
 
 

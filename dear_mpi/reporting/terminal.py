@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
-UNKNOWN_COLUMNS = 80
+UNKNOWN_COLUMNS = 80  # of a terminal of unknown width
 FILE_COLUMNS = 1000  # no table is cut or wrapped
 REDRAW_S = 0.2
 COMMENT = "# "
@@ -99,7 +99,7 @@ def columns_of(stream: TextIO) -> int | None:
             return width_of(opened)
         finally:
             os.close(opened)
-    except OSError:  # no descriptor, terminal or access
+    except OSError:  # no such descriptor, no terminal, or no access
         return None
 
 

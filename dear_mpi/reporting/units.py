@@ -36,7 +36,7 @@ LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """Zero is refused unless ``zero``."""
+    """Parse a number and its unit; zero is refused unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -193,7 +193,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """From 0 to ``most``, or a percentage."""
+    """Parse a number, or a percentage, from 0 to ``most``."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -251,7 +251,9 @@ Levels = list[tuple["Link", dict[str, str]]]  # with named values, such as ``o=1
 
 
 def parse_links(text: str) -> Link:
-    """>>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
+    """Parse ``--link``.
+
+    >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
     (inside, *others), blocks = parse_levels("link", text)
@@ -286,7 +288,8 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """>>> grouped(["ring", "native", "ruler"], lambda name: name[0])
+    """
+    >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}
     """
     found: dict[K, list[T]] = {}

@@ -265,7 +265,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             Variable._execution_engine.queue_callback(self.end_backward)
         if not self.in_backward:
             self.begin_backward()
-        if self.sending and self.session is not None and not self.updates.alone:
+        if self.sending and self.session is not None and not self.session.alone:
             self.session.send(parameter)
 
     def begin_backward(self) -> None:

@@ -114,14 +114,17 @@ class Run(Session):
         self.scale = 1 / self.world.size
         self.trainer.meter = self.tally = Tally(self)
         self.updates.wait = self.tally.wait
-        changed = self.group.arena.wire is not self.group.arena.grads or self.options.statistic is not None
-        self.updates.alone = self.world.size == 1 and self.group.route.name == "full" and not changed
         if self.group.arena.sharded:
             self.updates.gather = self.world.transport.gather_values
         kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
         self.kinds = {kind: under_way(kind, self.finish) for kind in kinds}
         self.paused: dict[Any, tuple[type, int]] = {}
-        some = self.owner.broadcast_buffers and any(each.nbytes for each in self.model.buffers())
+        # One rank has nothing to send, and updates by the gradients where autograd left them.
+        changed = self.group.arena.wire is not self.group.arena.grads or self.options.statistic is not None
+        self.alone = self.world.size == 1 and self.group.route.name == "full" and not changed
+        self.trainer.running = len(self.calls)  # until a pass begins
+        sends = self.owner.broadcast_buffers and self.world.size > 1
+        some = sends and any(each.nbytes for each in self.model.buffers())
         self.buffers = Buffers(self) if some else None
 
     # The events of an iteration.
@@ -131,8 +134,9 @@ class Run(Session):
         self.check_open()
         self.look()
         self.attendance.steps += 1
-        self.trainer.begin_iteration()
-        self.trainer.begin_pass()
+        if not self.alone:
+            self.trainer.begin_iteration()
+            self.trainer.begin_pass()
 
     def before_forward(self, call: int) -> None:
         if call > self.trainer.running:
@@ -146,6 +150,8 @@ class Run(Session):
 
     @on_stream
     def begin_backward(self) -> None:
+        if self.alone:
+            return
         self.before_forward(len(self.calls) - 1)
         self.trainer.end_forward()
         self.trainer.fabric.launch_sum(LOSS, lambda: None)  # an order expects it
@@ -169,7 +175,7 @@ class Run(Session):
         self.tally.own[self.tally.numbers[parameter.tensor]] = grad is not None
         if grad is None:
             parameter.gradient.zero_()
-        elif not self.updates.alone:
+        else:
             torch.mul(grad if grad.layout == torch.strided else grad.to_dense(), self.scale, out=parameter.gradient)
         self.missing[call].remove(parameter)
         if not self.missing[call]:
@@ -178,6 +184,8 @@ class Run(Session):
     @on_stream
     def end_backward(self) -> None:
         """Send what is missing: it has no new gradient."""
+        if self.alone:
+            return
         for call, missing in reversed([*enumerate(self.missing)]):
             for parameter in list(missing):
                 self.copy(call, parameter)
@@ -191,6 +199,11 @@ class Run(Session):
     def average(self, tokens: float | None) -> None:
         """Complete the averages, and hand them to the user."""
         self.tally.start(tokens)
+        if self.alone:
+            self.tally.wait()
+            for tensor in self.of if tokens is not None else ():
+                tensor.grad = None if tensor.grad is None else tensor.grad.mul_(self.updates.factor)
+            return
         self.trainer.end_backward()
         self.updates.handing_over = True
         self.trainer.flush()
@@ -198,10 +211,12 @@ class Run(Session):
 
     @on_stream
     def end(self, tokens: float | None) -> None:
+        if self.alone:
+            self.average(tokens)
+            self.end_by_user()
+            return
         self.tally.start(tokens)
         self.trainer.end_backward()
-        if self.updates.alone:  # while the user's gradients are there
-            self.trainer.flush()
         self.rest()
 
     @on_stream
@@ -214,6 +229,8 @@ class Run(Session):
 
     def rest(self) -> None:
         """Decide buckets and orders, then wait for a use of a parameter whose update is in flight."""
+        if self.alone:
+            return
         self.trainer.end_iteration()
         if self.buffers is not None:
             self.buffers.take()
@@ -286,7 +303,7 @@ class Tally:
         check = crc32(text_of(self.run.updates.groups).encode()) & 0xFFFF  # its square is exact
         self.own[:FIRST] = (tokens is not None, tokens or 0, check, check**2)
         self.sums[...] = self.own
-        self.handle = self.run.exchange(0, "the step's sums", self.plan)
+        self.handle = self.run.alone or self.run.exchange(0, "the step's sums", self.plan)
         self.known = False
 
     def wait(self) -> None:
@@ -295,7 +312,8 @@ class Tally:
             raise ValueError(EARLY)
         if self.known:
             return
-        self.fabric.block(self.handle)
+        if not self.run.alone:
+            self.fabric.block(self.handle)
         size, updates = self.run.world.size, self.run.updates
         given, tokens, check, squares = self.sums[:FIRST].tolist()
         if given and (given < size or tokens <= 0):

@@ -119,10 +119,8 @@ class Piece:
     def complete(self) -> bool:
         return bool(self.stop - self.start == self.key.numel())
 
-    def average(self, factor: float, *, alone: bool) -> Any:
-        if alone and self.key.grad is not None:
-            own = self.of(self.key.grad.to_dense())
-            return own if factor == 1 else own * factor
+    def average(self, factor: float) -> Any:
+        """Return the averaged gradient, times a factor."""
         if self.sent is not self.grad:
             self.grad.copy_(self.sent)
         return self.grad if factor == 1 else self.grad.mul_(factor)
@@ -156,7 +154,7 @@ class Instance:
         updates = self.updates
         updates.wait()
         for piece in self.pieces:
-            grad, own = piece.average(factor * updates.factor, alone=updates.alone), piece.key.grad
+            grad, own = piece.average(factor * updates.factor), piece.key.grad
             if not updates.handing_over:
                 piece.tensor.grad = None if piece.key in updates.unused else grad
             elif own is not None:
@@ -180,7 +178,6 @@ class UserUpdates(Optimizer):
         groups: the hyperparameters of the user's groups at the last ``step()``.
         factor, unused: of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
         handing_over: whether averages go to the user (``synchronize``) in place of an update.
-        alone: whether this rank's gradients are the averages, which are then used where autograd left them.
         wrapped: the trained parameters.
         gather: gathers a value from all ranks, if each updates only its shards.
     """
@@ -196,7 +193,7 @@ class UserUpdates(Optimizer):
         self.instances: dict[tuple[int, int], Instance] = {}
         self.wrapped: dict[Any, TorchParameter] = {}
         self.gather: Callable[[Any], Sequence[Any]] | None = None
-        self.factor, self.unused, self.handing_over, self.alone = 1.0, frozenset[Any](), False, False
+        self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
         self.wait: Callable[[], None] = lambda: None
         self.take()
 
@@ -228,11 +225,11 @@ class UserUpdates(Optimizer):
         self.take()
 
     def step_from_user(self) -> None:
-        """Update by the gradients that the user holds, after ``synchronize``."""
+        """Update by the gradients that the user holds: after ``synchronize``, or on one rank."""
         for instance in self.instances.values():
             for piece in instance.pieces:
                 grad = piece.key.grad
-                piece.tensor.grad = None if grad is None else piece.of(grad).to(piece.tensor.dtype)
+                piece.tensor.grad = None if grad is None else piece.of(grad.to_dense()).to(piece.tensor.dtype)
             instance.step()
 
     def collect(self) -> None:

@@ -165,12 +165,13 @@ def test_what_needs_other_ranks_is_refused_instead_of_a_hang(schedule):
 
 def test_nothing_waits_for_what_neither_reads_nor_changes():
     """A loop that keeps its ``zero_grad`` has as much overlap as one without it; nor do steps wait for themselves."""
-    (own,) = alike("branches", 1)
+    models = alike("branches", 2)
 
     def body(transport):
+        own = models[transport.rank]
         with wrapped(transport, own, schedule="dear", fusion="none") as optimizer:
             for iteration in range(2):  # the first one ends with a flush
-                step(optimizer, own, iteration, 0)
+                step(optimizer, own, iteration, transport.rank)
             run = optimizer.session
             under_way = run.group.trainers["dear"].schedule.under_way
             for iteration in range(2, 5):
@@ -180,21 +181,21 @@ def test_nothing_waits_for_what_neither_reads_nor_changes():
                 assert len(under_way) == len(run.group.buckets) == len(run.calls)
                 seen = []
                 with own.blocks[1].right.register_forward_pre_hook(lambda *_: seen.append(len(under_way))):  # noqa: B023
-                    loss = loss_of(own, iteration, 0)
+                    loss = loss_of(own, iteration, transport.rank)
                 assert seen == [1]
                 loss.backward()
                 optimizer.step()
             own.state_dict()
             assert not under_way
 
-    run_loopback(1, body)
+    run_loopback(2, body)
 
 
 def test_reductions_start_while_autograd_still_runs():
-    (own,) = alike("branches", 1)
+    models = alike("branches", 2)
 
     def body(transport):
-        events = []
+        own, events = models[transport.rank], []
         with wrapped(transport, own, schedule="wfbp", fusion="none") as optimizer:
             step(optimizer, own, 0, 0)
             fabric = optimizer.session.group.fabric
@@ -204,7 +205,7 @@ def test_reductions_start_while_autograd_still_runs():
             step(optimizer, own, 1, 0)
         return events
 
-    ((events),) = run_loopback(1, body)
+    events, _ = run_loopback(2, body)
     assert events.index("stem") >= 5
     assert events[-1] == "start"
 

@@ -151,7 +151,7 @@ class MessagesRun(InstructionRun):
 
     def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
         """Bind the instructions; GPU starts may wait for an event, see [Note: Host and device]."""
-        launched = True  # by the caller
+        launched = True  # the caller may have launched kernels that write the buffer
         for instruction in self.listing.instructions:
             for number in instruction.waits:
                 yield waiting(self.part("ending", number), requests[number])

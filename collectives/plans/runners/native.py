@@ -90,7 +90,7 @@ class NativeRun(InstructionRun):
         return NativeRun(task)
 
     def start(self) -> None:
-        """The library's calls block."""
+        """Do nothing: the library's calls block."""
         self.position = 0
 
 

@@ -133,13 +133,13 @@ class SharedRun(InstructionRun):
         super().whole(note)
 
     def next_run(self) -> None:
-        """Alternate runs use different mailbox sets."""
+        """Alternate between two mailbox sets."""
         self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached
+        del self.reached  # releases the views of other ranks' memory
 
 
 prepare = SharedRun

@@ -187,10 +187,10 @@ def trimmed_mean(values: Any) -> float:
 
 # How likely noise saves as much as a suspect, exactly.
 #
-# Ranks are alike, and so are links: each iteration may have assigned savings to them at random. Layers differ: it may
-# have drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that no
-# disturbed iteration counts more. Sources: Hodges and Lehmann (Annals of Mathematical Statistics, 1962); Wilcoxon
-# (Biometrics Bulletin, 1945).
+# Ranks are alike, and so are links: if noise delays all equally, an iteration assigned savings to them at random.
+# Layers differ: if noise makes each as often quicker as slower, an iteration drew the sign of a layer's savings beyond
+# the median of the others. Savings count by rank order, so that no disturbed iteration counts more. Sources: Hodges and
+# Lehmann (Annals of Mathematical Statistics, 1962); Wilcoxon (Biometrics Bulletin, 1945).
 INSTANT_S = 1e-9  # closer savings are equal
 PLACES = 200
 

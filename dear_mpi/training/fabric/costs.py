@@ -40,12 +40,12 @@ def steady(number: int, place: int) -> float:
 class Costs:
     """List the costs of an iteration, in seconds; default: free."""
 
-    forward_s: Sequence[float] = ()  # of layer calls, for one part of a batch
+    forward_s: Sequence[float] = ()  # of each layer call, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # second halves of backward
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # before each pass
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
     price: Price = lambda stage, bucket: 0.0
-    parts: int = 1
+    parts: int = 1  # into which a batch is split
     loss_s: float = 0.0
     verdict_s: float = 0.0  # of the global gradient check
     update_s: float = 0.0  # per element
@@ -58,7 +58,7 @@ class Costs:
     ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
-    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
     compute: Callable[[Any], Any] = alike  # from nominal to each rank's
     noise: Noise = steady
 
@@ -66,7 +66,7 @@ class Costs:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Ranks that share a core wait for each other."""
+        """Return the update time; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
@@ -95,7 +95,7 @@ class Nominal:
 class Chain:
     keys: tuple[Key, ...]
     seconds: tuple[float, ...]  # by key
-    ready_s: float
+    ready_s: float  # when the first can begin
     urgency: int  # smallest first
 
 
@@ -112,7 +112,7 @@ def chains_of(
     buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
 ) -> list[Chain]:
     """Chain these collectives (or portions) of each bucket, ready with its gradients; urgent if needed soon."""
-    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # by layer call
+    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each layer call has run backward
     found = []
     for bucket in buckets:
         counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]

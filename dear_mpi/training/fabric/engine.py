@@ -36,7 +36,7 @@ class PlanHandle(Handle):
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
         self.streams, self.process = streams, os.getpid()
-        self.ready, self.done = streams.compute.mark(), None
+        self.ready, self.done = streams.compute.mark(), None  # after the buffer was written, and after the last step
         self.running = threading.Lock()  # held until it is over; an event would take ten times as many calls
         self.running.acquire()
         self.error: CollectiveError | None = None
@@ -44,7 +44,7 @@ class PlanHandle(Handle):
     def wait(self) -> None:
         """Block until the steps have run; later launches on the compute stream see the result."""
         check_process(self.process)
-        with self.running:
+        with self.running:  # and let other waiters pass
             pass
         if self.error is not None:
             raise CollectiveError(str(self.error)) from self.error
@@ -57,7 +57,7 @@ class PlanHandle(Handle):
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """``wait`` raises the steps' error."""
+        """Run a turn's steps; ``wait`` raises their error."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -88,7 +88,7 @@ class Engine:
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """``label`` names the steps in errors."""
+        """Run steps in each turn of ``key``; ``label`` names them in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):

@@ -30,10 +30,10 @@ from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
 class Fabric(ABC):
     """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
-    idle: ClassVar[Any]
-    look: Any  # runs the global check
-    rules: Rules
-    common = True  # see ``Proof``
+    idle: ClassVar[Any]  # the act that does nothing, see ``Step``
+    look: Any  # runs the global gradient check
+    rules: Rules  # checks the schedule that runs now
+    common = True  # whether all ranks update by the same gradients, see ``Proof``
     verdict: Any = None  # see ``statistic.py``; None on the virtual fabric
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
@@ -44,8 +44,8 @@ class Fabric(ABC):
     def enter(self, buckets: Cut) -> None:
         """Continue with these buckets; nothing may be under way."""
         self.buckets = buckets
-        self.sent_in = dict.fromkeys(buckets, self.iteration)
-        self.reduced = 0
+        self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of each bucket's last sent gradients
+        self.reduced = 0  # buckets of this iteration
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
         self.returning: list[Bucket] = []  # their way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
@@ -64,7 +64,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """See ``Step``."""
+        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
     def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -72,7 +72,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """None: first in, first out."""
+        """Set the engine's order; None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -84,7 +84,7 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
-        """Equal on all ranks if gradients were sums."""
+        """Report non-finite gradients, equally on all ranks if they were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -231,8 +231,8 @@ class ScheduleError(ValueError):
 
 @dataclass
 class Entry:
-    missing: set[int] = field(default_factory=set)
-    started: dict[str, Handle] = field(default_factory=dict)
+    missing: set[int] = field(default_factory=set)  # layer calls that have not run backward
+    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
     awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
@@ -245,7 +245,7 @@ class Rules:
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
         self.reduced = 0
-        self.followed: Sequenced | None = None
+        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())
@@ -261,7 +261,7 @@ class Rules:
         return f"{self.point[0]}({', '.join(map(str, self.point[1]))})" if self.point[0] else "its order"
 
     def follow(self, order: Sequenced | None) -> None:
-        """The global gradient check must come after the last reduction."""
+        """Check an order: the global gradient check must come after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # checked in an earlier iteration
             return
@@ -338,14 +338,14 @@ class Rules:
         entry.updated = True
 
     def check_judged(self, what: str) -> None:
-        """Before a global check lets gradients be used, all reductions must be on their way."""
+        """Check that all reductions are on their way before a global check lets gradients be used."""
         if self.judged and self.reduced % len(self.entries):
             self.refuse(
                 f"{what} before all buckets are on their way, which clipping, loss scaling or a statistic needs"
             )
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """All buckets must be on their way, and nothing ``delayed``."""
+        """Check that all buckets are on their way, and nothing is ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")

@@ -55,7 +55,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
-        self.settled = 0
+        self.settled = 0  # iteration of the last early end of a round
         self.tally = [0, 0]  # codes of a bucket that did not fit, and that did
         super().__init__(buckets, arena.route, engine.log)
 
@@ -123,7 +123,7 @@ class LiveFabric(Fabric):
         return PlanKey(stage, bucket.interval, self.counts.get(bucket), portion)
 
     def make(self, stage: Collective, bucket: Bucket, portion: Portion) -> None:
-        """Collective, if missing."""
+        """Make a plan, if missing. Collective."""
         if (key := self.key(stage, bucket, portion)) not in self.plans:
             array = self.bound[bucket].travels(stage.buffer, self.options["slab"])
             options = self.options | stage.options(self.options["algorithm"]) | {"portion": portion}
@@ -139,7 +139,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(stage, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Equal on all ranks."""
+        """Count a collective's portions, equally on all ranks, also for buckets without plans."""
         stage, *others = self.route.collectives(collective) or [None]
         if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
             return 1
@@ -261,7 +261,7 @@ class LossMeter:
         return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
-        """Equal on all ranks."""
+        """Return the error in target counts, equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal

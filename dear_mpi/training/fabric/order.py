@@ -23,8 +23,8 @@ from dear_mpi.training.routes.route import reduces
 from dear_mpi.training.routes.stages import Collective, Stage
 
 Key: TypeAlias = tuple[str, int]  # a collective and a bucket's index; or an exchange and a layer call
-LOSS: Key = ("loss", 0)
-VERDICT: Key = ("verdict", 0)
+LOSS: Key = ("loss", 0)  # the sum over ranks, started after the forward pass
+VERDICT: Key = ("verdict", 0)  # the global gradient check, after the last reduction
 SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # without a bucket
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Step(NamedTuple):
     kind: str  # as logged, like the next two
     number: int
     what: object
-    act: Any  # virtual: seconds
+    act: Any  # the action; on the virtual fabric its seconds
 
 
 class Delayed(NamedTuple):
@@ -69,7 +69,7 @@ class Delayed(NamedTuple):
 @dataclass(eq=False)
 class Handle:
     key: Key
-    label: str
+    label: str  # in logs and errors
     # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.
     steps: Callable[[Turn], Sequence[Step]] | None
 
@@ -139,7 +139,7 @@ class Order(Generic[T]):
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Return the turns that can now run, with their items.
+        """Take an item; return the turns that can now run, with their items.
 
         An exchange needs no turn: all ranks submit it at the same place.
         """

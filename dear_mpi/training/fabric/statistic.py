@@ -25,11 +25,11 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
-LOW, HIGH = -1074, 1025
+LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
 HALF = 26  # lower bits of a mantissa
 ROWS = 1 << 15  # of 128 bytes
-LEAST = 1.0
+LEAST = 1.0  # smallest loss scale
 
 
 class Statistic(ABC):
@@ -58,7 +58,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
-        """None to skip the gradients."""
+        """Return the gradient factor; None to skip the gradients."""
 
 
 class Verdict:
@@ -79,7 +79,7 @@ class Verdict:
         return math.prod(statistic.scale for statistic in self.statistics)
 
     def add(self, shard: Array) -> None:
-        """It may be empty."""
+        """Add this rank's shard of a bucket, which may be empty."""
         for statistic, sums in zip(self.statistics, self.each, strict=True):
             sums += statistic.sums(shard)
 
@@ -145,7 +145,10 @@ class Norm(Statistic):
         return sums_of_squares(shard)
 
     def factor(self, sums: Array) -> float | None:
-        """For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds."""
+        """Return the gradient factor.
+
+        For a non-finite norm: None, to skip, if the loss scale can be halved; else NaN, which the update finds.
+        """
         scale = self.scale
         self.norm = root_of(sums) / scale
         finite = self.norm < math.inf
@@ -172,7 +175,7 @@ def sums_of_squares(array: Array) -> Array:
 
 
 def atoms_of(rows: Array) -> Array:
-    """The order is equal on all devices."""
+    """Sum the squares of each row, in an order equal on all devices."""
     with np.errstate(all="ignore"):  # overflow is counted
         terms = rows.astype(np.float64) ** 2
         while terms.shape[1] > 1:

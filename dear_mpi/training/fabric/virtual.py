@@ -34,8 +34,8 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 
 @dataclass(eq=False)
 class VirtualHandle(Handle):
-    submitted_s: Any  # on all ranks or on each
-    event: Event | None = None  # of the last step
+    submitted_s: Any  # when steps were started, on all ranks or on each
+    event: Event | None = None  # the last step, once its beginning is known
 
 
 class VirtualFabric(Fabric):
@@ -47,7 +47,7 @@ class VirtualFabric(Fabric):
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
         self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier ones are not predicted
-        self.clock_s: Any = 0.0
+        self.clock_s: Any = 0.0  # of all ranks or of each
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 

@@ -33,7 +33,7 @@ from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
-ALONE = Owners()
+ALONE = Owners()  # of the only rank
 
 
 @dataclass
@@ -41,7 +41,7 @@ class GradPlace:
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # if held elsewhere
+    left: Array | None = None  # previous value array, if held elsewhere
 
 
 class Arena:
@@ -79,9 +79,9 @@ class Arena:
         self.state: list[Array] = []
         self.buffers = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.buffers}
         self.parameters = of_tensors(calls, layout)
-        self.updates = 0
+        self.updates = 0  # of every bucket; survives new cuts
         self.over = False
-        self.staying: dict[int, Parameter] = {}  # by tensor
+        self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
         self.tied: dict[int, list[Array]] = {}  # gradients, from layer calls that do not own them
         self.bound_values: dict[int, Array] = {}
         for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):
@@ -191,7 +191,7 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """List calls; none if layers write in place."""
+        """Return calls that pack gradients; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))

@@ -62,7 +62,7 @@ class BoundBucket:
             self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
-        """The call updates a span, or a tensor, perhaps with a private optimiser."""
+        """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
         own = None if tensor is None else self.arena.parameters[tensor].optimizer
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
@@ -142,7 +142,7 @@ class BoundBucket:
             update(optimizer, self.own_updates, factor)
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """The call updates only elements ``places()``."""
+        """Return a call that updates only elements ``places()``."""
         buffers = (self.values, *self.state)
         some = [buffer[: grads.size].copy() for buffer in buffers]
         updaters = [self.updater(grads, *some)]

@@ -105,7 +105,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """By owning (first) layer call."""
+        """Count elements by owning (first) layer call."""
         counts = [0] * len(self.calls)
         for tensor, call in enumerate(self.first_calls):
             counts[call] += self.size(tensor)

@@ -118,7 +118,7 @@ class Owners:
         return {bucket: found[bucket] for bucket in buckets}
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """In mean elements."""
+        """Return an interval's update cost, in mean elements."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -136,7 +136,7 @@ class Ownership:
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """ValueError: wrong weights."""
+        """Return owners for these update costs; ValueError: wrong weights."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
 
@@ -206,8 +206,8 @@ class Sharing:
         return self.found[bucket]
 
 
-HALVINGS = 40
-SLACK = 1e-9  # rounding
+HALVINGS = 40  # bisections of the interval that contains the lowest level
+SLACK = 1e-9  # products and quotients are rounded
 NEAR = 0.05  # extra time of a bucket if that balances the ranks
 
 

@@ -72,7 +72,7 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
         for each in layer.parameters
         if each.value.size
     }
-    reaching: list[tuple[int, Array, str]] = []
+    reaching: list[tuple[int, Array, str]] = []  # earlier ones that end after this one's start
     for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
         reaching = [each for each in reaching if each[0] > start]
         for _, array, owner in reaching:

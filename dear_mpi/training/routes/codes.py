@@ -109,7 +109,7 @@ class InRows(OfCodes):
         return served(rank, hosts if self.level else range(len(hosts)))
 
     def rows(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array, int]]:
-        """Skip empty shards."""
+        """List gradients, row and number of each shard that is not empty."""
         pairs = ((bucket.shard("gradients", shard), bucket.rows(self.codes)[shard], shard) for shard in shards)
         return [(x, row[: self.wire.nbytes(x.size)], shard) for x, row, shard in pairs if x.size]
 

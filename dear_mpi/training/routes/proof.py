@@ -31,11 +31,11 @@ class RouteError(ValueError):
 
 @dataclass(frozen=True)
 class Proof:
-    alike: bool  # equal values on all ranks after every iteration
+    alike: bool  # equal values on all ranks after every iteration, not only every period
     exact: bool  # values have the bits of the route ``full``
     common: bool  # updates use all ranks' gradients, so all notice a non-finite one
     state: str  # optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
-    summed: bool  # each rank has its shard's gradient sum before any update
+    summed: bool  # each rank has its shard's gradient sum after the way out, before any update
 
 
 def prove(route: Route) -> Proof:
@@ -59,7 +59,7 @@ def shortened(route: Route) -> Route:
     lags = {stage.after for stage in route.stages}
     if {stage.every for stage in route.stages} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
         return route
-    begin = ROUND + (route.begin % route.period > 0)
+    begin = ROUND + (route.begin % route.period > 0)  # within a round, or between two
 
     def short(stage: Stage) -> Stage:
         first, until = min(stage.first, begin), None if stage.until is None else min(stage.until, begin)
@@ -147,7 +147,7 @@ def refuse(route: Route, stage: Stage, buffer: str, what: str) -> NoReturn:
     raise RouteError(f"route {route.name!r}: stage {number} ({said(stage)}), at buffer {buffer!r} of {BUCKET}, {what}")
 
 
-Suspect: TypeAlias = tuple[Stage, str, str]
+Suspect: TypeAlias = tuple[Stage, str, str]  # a stage, a buffer, and the error there
 
 
 def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
@@ -163,7 +163,7 @@ def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, stages: Sequence[Stage], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Blame the first stage that read a partial value, else the last that wrote."""
+    """Check the end of a period; blame the first stage that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for buffer, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[buffer, rank, shard]

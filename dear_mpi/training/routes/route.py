@@ -18,7 +18,7 @@ from typing import TypeVar
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, Shape, Stage, Update
 
-WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}
+WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
 # Started by schedules outside a route's ways, by the names in ``extras``.
 EXTRAS = {
     "negotiation": Collective(name="all_reduce", buffer="readiness", op="min", few=True, called="negotiation"),
@@ -102,7 +102,7 @@ class Route:
 
     @property
     def update(self) -> Update:
-        return self.updates[0]
+        return self.updates[0]  # all cover the same part of a bucket
 
     @cached_property
     def updates_under_way(self) -> bool:
@@ -171,7 +171,7 @@ class Route:
         return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """In mean s per iteration."""
+        """Price what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))
 
     def nbytes(
@@ -185,7 +185,9 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
+        """Return the bytes of a collective on ``count`` elements of a buffer.
+
+        ``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
 
         ``longest``: length that all shards count with, if unequal.
         """

@@ -17,11 +17,11 @@ from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 Shape: TypeAlias = tuple[int, ...]
 BucketMemory: TypeAlias = Any  # ``BoundBucket``
 Act: TypeAlias = Callable[[float], object]  # the argument is the gradient factor
-Symbol: TypeAlias = int
+Symbol: TypeAlias = int  # index into a memory's table
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
-UNKNOWN = (-1, -1)
-MAIN = "main"
-ENGINE = "engine"
+UNKNOWN = (-1, -1)  # key in weights
+MAIN = "main"  # the thread that computes
+ENGINE = "engine"  # the thread that communicates
 
 
 class Memory:
@@ -53,7 +53,7 @@ class Memory:
         self.assumed, self.common = assumed, True
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
-        self.kinds: list[str] = []
+        self.kinds: list[str] = []  # of each symbol
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         starts = {"values": "value", "layers": "value", "state": "state"}
@@ -69,7 +69,7 @@ class Memory:
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
 
     def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Yield each shard, the ranks in one collective of it, and its keeper."""
+        """Yield each shard, the ranks in one collective of it, and their sum's keeper."""
         for shard in range(self.size):
             serving = servers(shard, self.hosts if level else range(self.size))
             if level == INSIDE:
@@ -173,11 +173,11 @@ class Stage(ABC):
         return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """For predictions."""
+        """Estimate the seconds for ``count`` elements, for predictions."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """Predict for a rank that serves ``share`` of a bucket between hosts (``share_served``)."""
+        """Estimate the seconds if a rank serves ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
@@ -185,12 +185,12 @@ class Stage(ABC):
         return True
 
     def objection(self, ranks: int) -> str:
-        """ "" if the stage can run."""
+        """Explain why the stage cannot run on ``ranks`` ranks; "" if it can."""
         return ""
 
     @property
     def share(self) -> float:
-        """Share of iterations that run this stage, if codes fit."""
+        """Return the long-run share of iterations that run this stage, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
@@ -276,7 +276,7 @@ class Update(Stage):  # plain-ok: ``alone`` is an attribute
 
 @dataclass(frozen=True, kw_only=True)
 class Look(Stage):
-    """Pass this rank's shard of the sums to the gradient statistics, if any."""
+    """Pass this rank's shard of the sums to any gradient statistics, at the end of the way out."""
 
     reads = ("gradients",)
     writes = ()
@@ -324,7 +324,7 @@ class Collective(Stage):
         return {"algorithm": self.algorithm(algorithm)} | ({} if self.op == "sum" else {"op": self.op})
 
     def algorithm(self, chosen: str) -> str:
-        """Most reducing algorithms have no exchange."""
+        """Select an algorithm: most reducing ones have no exchange."""
         if self.few:
             return "auto"
         if self.level:

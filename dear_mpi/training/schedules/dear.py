@@ -24,7 +24,7 @@ from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, La
 class FeedPipe(Late):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order: dict[Bucket, None] = {}
+        self.forward_order: dict[Bucket, None] = {}  # by first call
 
     def before_forward(self, call: int) -> None:
         for bucket in self.fabric.buckets.needed_by(call):

@@ -22,7 +22,7 @@ from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.route import Route
 
-CollectiveSeconds: TypeAlias = Mapping[str, float]  # for all buckets
+CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each started collective, for all buckets
 Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # parsers, called with a prefix for errors and the text
 
 

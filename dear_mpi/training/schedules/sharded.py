@@ -43,7 +43,7 @@ class Zero(BackPipe):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
         self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)
-        self.missing = deque[Bucket]()  # in order of need, the buffer's
+        self.missing = deque[Bucket]()  # in the order of need, which is the buffer's
         self.gathering = deque[tuple[Bucket, Handle]]()
 
     def end_backward(self) -> None:
@@ -92,10 +92,10 @@ class Fsdp(BackPipe):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.new = len(fabric.buckets)
-        self.gathering: dict[Bucket, Handle] = {}
+        self.new = len(fabric.buckets)  # buckets from this one on have new values
+        self.gathering: dict[Bucket, Handle] = {}  # new values
         self.gathering_again: dict[Bucket, Handle] = {}  # values freed by FSDP
-        self.held: set[Bucket] = set()  # gathered or gathering, in backward
+        self.held: set[Bucket] = set()  # buckets with gathered or arriving values, in backward
 
     def before_forward(self, call: int) -> None:
         for bucket in self.fabric.buckets.needed_by(call):
@@ -118,7 +118,7 @@ class Fsdp(BackPipe):
                 self.fabric.wait(handle)
 
     def gather_again(self, last: Bucket) -> None:
-        """And the bucket before."""
+        """Start second all-gathers of a bucket and the one before it."""
         for bucket in self.fabric.buckets[max(0, last.index - 1) : last.index + 1][::-1]:
             if bucket not in self.held:
                 self.held.add(bucket)
