@@ -59,7 +59,7 @@ class Attendance:
         return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
 
     def doomed(self, waited_s: float) -> str:
-        """Return why a rank that waited so long will wait forever; "" if it may not."""
+        """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
         here = f"in or after call {self.steps} of step"
         for note in self.transport.received_notes(self.tag) if waited_s >= BEHIND_S else ():
             if note.error and waited_s >= LEFT_S:

@@ -116,7 +116,7 @@ def with_parameters(nbytes: Sequence[int]) -> list[int]:
 
 
 def filled(layers: Sequence[int], nbytes: Sequence[int], most: int) -> Groups:
-    """Group layers in order, at most so many bytes per group, unless one layer has more."""
+    """Group layers in order, at most ``most`` bytes per group, unless one layer has more."""
     groups: Groups = []
     size = most
     for layer in layers:
@@ -142,8 +142,8 @@ def fused(policy: str, layout: Layout) -> Cut:
 def borders(policy: str, layout: Layout) -> list[int]:
     """Return where a policy cuts the flat buffer, in elements. Raises ValueError.
 
-    Policies are those of ``fuse``; ``tensors``: a bucket per tensor, unless it is shorter than the grid; ``cut:SIZE``:
-    buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's; ``at:N,N,...``.
+    ``fuse`` lists policies of layers. ``tensors``: a bucket per tensor, unless it is shorter than the grid;
+    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's; ``at:N,N,...``.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]

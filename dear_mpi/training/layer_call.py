@@ -133,7 +133,7 @@ class LayerCall:
         return act
 
     def backward(self, dy: Array, *, late: bool = False) -> Array:
-        """Let the layer write its gradients, those of weights later if ``late``; return that of its input."""
+        """Let the layer write its gradients (of weights later, if ``late``); return its input's gradient."""
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 

@@ -155,7 +155,7 @@ class Profiler:
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Return the profile's costs, and those of collectives without compute.
+        """Return the profile's costs, and the prices of collectives without compute.
 
         Collective, while nothing is under way; overwrites gradients. With ``timed`` collectives are also measured on an
         emulated link, with the hosts' overhead.

@@ -6,7 +6,7 @@ A gradient's path: a backward pass writes it into its bucket and calls ``gradien
 Layer calls may run in any order, but hooks run in one order, equal on all ranks:
 
     forward    before a layer call begins, the hooks of all earlier ones are called.
-    backward   the gradients of a layer call are handed on after those of all later ones.
+    backward   the gradients of a layer call are handed on after all later calls' gradients.
 
 No rank can deadlock: the dry run has shown that the schedule never waits forever in this order. Other gradients are
 held back on their rank, until the backward pass ends; then they are zero (as in PyTorch's DDP: Li et al., VLDB 2020,
@@ -53,7 +53,7 @@ class Model(Protocol):
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
-    The events of an iteration; those of a pass come ``accumulate`` times:
+    The events of an iteration; a pass comes ``accumulate`` times:
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
@@ -222,7 +222,7 @@ class Trainer:
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, one alone may be in ``trouble``. All ask once all know: from the last
+        If ranks update by their own gradients, one of them may be in ``trouble``. All ask once all know: from the last
         loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]

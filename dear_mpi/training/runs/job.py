@@ -181,7 +181,7 @@ class Job(Session):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold times of the iteration of median length, which add up, and those of all iterations."""
+    """Hold times of the iteration of median length, which add up, and lists of all iterations."""
 
     iteration_s: list[float]
     forward_s: float
@@ -220,7 +220,7 @@ def timing(
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
-        times = np.array(ranks)  # (ranks, iterations, times); those of one rank add up
+        times = np.array(ranks)  # (ranks, iterations, times); one rank's times add up
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
     steady = counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
