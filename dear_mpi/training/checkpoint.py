@@ -3,7 +3,7 @@
     value.0, value.1, ...      of each tensor of the flat buffer, in its shape
     state.0.0, state.0.1, ...  the optimiser's arrays for it
     state.0@2.1, ...           of rank 2, if ranks differ
-    buffer.residual@2.1, ...     the buffers of a route that each rank keeps
+    line.residual@2.1, ...     the buffers of a route that each rank keeps
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
 On another number of ranks, compression errors keep their sum, optimiser states their mean. The file is a NumPy npz with
