@@ -3,8 +3,7 @@
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
 
-Only a rank that has waited for a while reads notes, so iterations cost nothing extra. A slow rank sends no note: the
-others wait for it and report that.
+Only a rank that waits reads notes: iterations cost nothing extra. A slow rank sends none.
 """
 
 import atexit
@@ -19,7 +18,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 
-BEHIND_S = 2.0  # of waiting, before a rank looks for one that left instead of beginning the same step
+BEHIND_S = 2.0  # of waiting, before a rank looks for one that left
 LEFT_S = 5.0  # for a rank that left after an error: its earlier messages may still be under way
 NAP_S = 1e-4
 END = "the end of the session"
@@ -27,11 +26,11 @@ END = "the end of the session"
 
 @dataclass(frozen=True)
 class Note:
-    """Record that a rank reached ``place``; ``error`` is the reason if it left before the others."""
+    """Record that a rank reached ``place``, or left before because of an ``error``."""
 
     rank: int
     steps: int  # begun so far
-    meetings: int  # places reached where all ranks meet, including this one
+    meetings: int  # places reached where all meet, with this one
     place: str
     error: str = ""
 
@@ -51,27 +50,25 @@ class Attendance:
         self.stack = ExitStack()
 
     def meet(self, place: str) -> None:
-        """Note that this rank reached a place where all ranks meet after equally many steps."""
+        """Note that this rank reached a place where all meet."""
         self.meetings += 1
         self.noted += self.send(place)
-        self.transport.received_notes(self.tag)  # receive early, so that MPI need not keep them
+        self.transport.received_notes(self.tag)  # MPI need not keep them
 
     def send(self, place: str, error: str = "") -> bool:
         return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
 
     def doomed(self, waited_s: float) -> str:
         """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
-        if waited_s >= BEHIND_S:
-            here = f"in or after call {self.steps} of step"
-            for note in self.transport.received_notes(self.tag):
-                if note.error and waited_s >= LEFT_S:
-                    return f"{here}, but {note}"
-                if note.meetings > self.meetings and note.steps < self.steps:
-                    return f"{here}, but {note}: all ranks must call step equally often (such as by drop_last=True)"
+        here = f"in or after call {self.steps} of step"
+        for note in self.transport.received_notes(self.tag) if waited_s >= BEHIND_S else ():
+            if note.error and waited_s >= LEFT_S:
+                return f"{here}, but {note}"
+            if note.meetings > self.meetings and note.steps < self.steps:
+                return f"{here}, but {note}: all ranks must call step equally often (such as by drop_last=True)"
         return ""
 
     def ends(self) -> None:
-        """Note that the program ends without leaving the session."""
         if os.getpid() == self.process:
             last = getattr(sys, "last_value", "it came to its last line")
             self.send(END, f"its program has ended: {last!s:.200}")
@@ -88,7 +85,7 @@ class Attendance:
             if error is not None and not isinstance(error, AgreedError):  # all ranks raise AgreedError together
                 self.send(END, f"{type(error).__name__}: {error!s:.200}")
                 return
-        # All ranks leave together, and each has sent as many notes as this one. An unread note could match a message on
-        # a later communicator if MPI reuses the context. The watchdog, which also reads notes, has ended.
+        # All ranks leave together, and each has sent as many notes. An unread one could match a message on a later
+        # communicator if MPI reuses the context. The watchdog, which also reads notes, has ended.
         while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
             time.sleep(NAP_S)

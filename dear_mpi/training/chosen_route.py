@@ -1,7 +1,4 @@
-"""Find the chosen route and check that schedules, wire formats and options are compatible with it.
-
-Each check raises a ValueError that names the conflict.
-"""
+"""Find the chosen route; check that schedules, wire formats and options fit it. A ValueError names the conflict."""
 
 from __future__ import annotations
 
@@ -26,10 +23,9 @@ SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,i
 def chosen_route(
     options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], hosts: Sequence[int]
 ) -> tuple[Route, Proof]:
-    """Return the chosen route and its proof, for parameters of this type and ranks on these hosts."""
+    """Return the chosen route and its proof, for parameters of this type."""
     halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
-    found = {name: schedule.own_route() for name, schedule in schedules.items()}
-    (first, own), *others = found.items()
+    (first, own), *others = ((name, schedule.own_route()) for name, schedule in schedules.items())
     for name, other in others:
         if other != own:
             raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
@@ -45,8 +41,13 @@ def chosen_route(
 def check_choice(
     options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
 ) -> Proof:
-    """Return the proof that a route trains and fits all choices; ``optimizer`` may be None if unknown."""
-    check_collectives(schedules)
+    """Prove that a route trains and fits all choices; ``optimizer`` is None if unknown."""
+    for name, schedule in schedules.items():
+        for what, known, least in (("collectives", WAYS, 1), ("extras", EXTRAS, 0)):
+            found = getattr(schedule, what)
+            if not isinstance(found, tuple | list) or len(found) < least or not all(each in known for each in found):
+                allowed = ", ".join(known)
+                raise ValueError(f"schedule {name!r} must have {what}, a tuple of {allowed}, not {found!r}")
     proof = prove(route)
     if options.judged and not proof.summed:
         what = "clip, loss_scale and statistic need the sums of gradients before the update"
@@ -83,36 +84,22 @@ def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> No
 
 
 def serve_halves(algorithm: str) -> bool:
-    """Return whether the algorithm exists and has both halves of an all-reduce."""
+    """Tell whether the algorithm has both halves of an all-reduce."""
     with suppress(ValueError):
         return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
     return False
 
 
-def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
-    """Check that schedules declare the collectives and extras that they start."""
-    for name, schedule in schedules.items():
-        for what, known, least in (("collectives", WAYS, 1), ("extras", EXTRAS, 0)):
-            found = getattr(schedule, what)
-            if not isinstance(found, tuple | list) or len(found) < least or not all(each in known for each in found):
-                allowed = ", ".join(known)
-                raise ValueError(f"schedule {name!r} must have {what}, a tuple of {allowed}, not {found!r}")
-
-
 def check_own(options: Exchange, schedule: str) -> None:
-    """Check that the user chose no route if the schedule defines one."""
-    chosen = {"route": options.route not in (None, FULL.name), "update": options.update not in (None, FULL.name)}
-    chosen["wire"] = is_code(options.wire)
-    if any(chosen.values()):
-        what = ", ".join(name for name, matters in chosen.items() if matters)
-        raise ValueError(f"schedule {schedule!r} sets the route: leave out {what}")
+    """Check that the user chose no other route than the schedule."""
+    chosen = [name for name in ("route", "update") if getattr(options, name) not in (None, FULL.name)]
+    chosen += ["wire"] * is_code(options.wire)
+    if chosen:
+        raise ValueError(f"schedule {schedule!r} sets the route: leave out {', '.join(chosen)}")
 
 
 def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
-    """Check that gradients travel if their wire format differs from the parameters' type.
-
-    Otherwise each rank would round its own gradients and save no bytes.
-    """
+    """Check that a wire format does more than round each rank's own gradients."""
     if options.wire not in (None, dtype) and not route.sends_gradients:
         what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
         allowed = f"leave it out, or give {dtype}, the type of the parameters"
@@ -120,7 +107,6 @@ def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> No
 
 
 def check_wires(wires: Sequence[Wire]) -> None:
-    """Check that these wire formats exist and are all different."""
     for wire in wires:
         Exchange(wire=wire).check()
     named = [wire for wire in wires if wire is not None]
@@ -132,8 +118,8 @@ def pairs(
 ) -> list[tuple[Wire, str]]:
     """Pair each wire format with each schedule, by name.
 
-    With several wire formats, or if the user chose none (``implied``), a schedule that defines a route appears once,
-    with the parameters' type: it sends no gradients.
+    With several wire formats, or if they are ``implied``, a schedule that defines a route appears once, with the
+    parameters' type: it sends no gradients.
 
     >>> from dear_mpi.training.schedules import find_schedules
     >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))

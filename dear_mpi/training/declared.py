@@ -11,45 +11,41 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
-# Separators of several values: a comma, except inside mine.py:Mine(a=1,b=2), or before a plain number, as in at:N,N.
+# Separators: a comma, except inside mine.py:Mine(a=1,b=2), or before a plain number, as in at:N,N.
 BETWEEN, BETWEEN_FUSIONS = r",(?![^(]*\))", r",(?!\d+(?:,|$))"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Describe an option, in addition to its name, type and default."""
-
     help: str
-    shown: str | None = None  # the effect of leaving it out, in words, if it has no default
-    flag: str | None = None  # if it is not made of the name
+    shown: str | None = None  # in words, if it has no default
+    flag: str | None = None  # if not made of the name
     metavar: str | None = None  # the flag's argument, if not its type
     typed: type | None = None  # the type that the user enters, if different
     parse: Callable[[Any], Any] | None = None  # from the user's text to the value
     between: str | None = None  # separator of several values
-    allowed: Mapping[str, object] | None = None  # the allowed names
-    least: int | None = None  # least whole number
+    allowed: Mapping[str, object] | None = None
+    least: int | None = None  # whole number
     most: int | None = None
-    may_be_file: bool = False  # a file to read
+    may_be_file: bool = False
 
     def name(self, name: str) -> str:
-        """Return the name of the flag for a field of this name, in Python's spelling."""
+        """Return the name of the flag, in Python's spelling."""
         return (self.flag or name).removeprefix("--").replace("-", "_")
 
     def check(self, name: str, kind: str, value: Any) -> None:
-        """Raise ValueError if the option cannot have this value."""
         if (kind == "str" and not isinstance(value, str)) or (kind == "bool" and not isinstance(value, bool)):
             raise ValueError(f"{name} must be {'a text' if kind == 'str' else 'True or False'}, not {value!r}")
         if self.allowed is not None:
             lookup(name, value, self.allowed)
-        if self.least is None:
-            return
-        if type(value) is not int:
-            raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
-        if value < self.least:
-            limit = f"be at least {self.least}" if self.least else "not be negative"
-            raise ValueError(f"{name} must {limit}, not {value}")
-        if self.most is not None and value > self.most:
-            raise ValueError(f"{name} must be at most {self.most}, not {value}")
+        if self.least is not None:
+            if type(value) is not int:
+                raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
+            if value < self.least:
+                limit = f"be at least {self.least}" if self.least else "not be negative"
+                raise ValueError(f"{name} must {limit}, not {value}")
+            if self.most is not None and value > self.most:
+                raise ValueError(f"{name} must be at most {self.most}, not {value}")
 
 
 def option(help: str, default: Any = MISSING, **said: Any) -> Any:
@@ -58,34 +54,31 @@ def option(help: str, default: Any = MISSING, **said: Any) -> Any:
 
 
 def several(help: str, default: tuple[str, ...], *, flag: str, between: str = BETWEEN, **said: Any) -> Any:
-    """Declare a field of several texts, separated by commas; each may name a file."""
+    """Declare a field of several texts with commas; each may name a file."""
     parse = partial(listed, flag, between=between)
     how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
     return option(f"{help}; several with commas.", default, **how, **said)
 
 
 def again(kind: type[Declared], name: str, default: Any = MISSING, **said: Any) -> Any:
-    """Repeat an option of another class with another default and the changes in ``said``."""
+    """Repeat an option of another class with these changes."""
     return field(default=default, metadata={"option": replace(options_of(kind)[name], **said)})
 
 
 def options_of(kind: type[Declared]) -> dict[str, Option]:
-    """Return the options among the fields of a class."""
     return {each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """Base class of option sets."""
-
     @classmethod
     def check_names(cls, what: str, given: Mapping[str, Any]) -> None:
-        """Raise ValueError if an option does not exist."""
+        """Raise ValueError for an unknown option."""
         for name in given:
             lookup(what, name, dict.fromkeys(each.name for each in fields(cls)))
 
     def check(self) -> None:
-        """Raise ValueError if a value is not allowed; None is allowed as a default."""
+        """Raise ValueError for a wrong value; None is allowed as a default."""
         for each in fields(self):
             value = getattr(self, each.name)
             if "option" in each.metadata and (value is not None or each.default is not None):
@@ -93,7 +86,7 @@ class Declared:
 
 
 def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
-    """Parse the text of a flag; an error names the flag."""
+    """Parse a text; an error names the flag."""
     try:
         return parse(text)
     except ValueError as error:

@@ -1,16 +1,13 @@
 """Fuse tensors: decide where to cut the flat buffer into buckets, by pure functions of the layout.
 
-Most policies fuse whole layers: they group consecutive layers with parameters by their sizes, in forward order. Fusion
-by time (``BY_TIME``) uses the times when layers are ready, from last to first, and the network's cost.
-
-You can write a policy as a pure function in a file, ``--fusion mine.py:cut``. It returns the elements of the flat
-buffer where buckets begin, for example one at each fourth layer:
+Most policies group consecutive layers with parameters by size. Fusion by time (``BY_TIME``) uses the times when layers
+are ready, from last to first, and the network's cost. Your function in a file, ``--fusion mine.py:cut``, returns the
+elements of the flat buffer where buckets begin, for example one at each fourth layer:
 
     def cut(layout, times, network):
         return [layout.begin(call) for call in layout.begins if call % 4 == 0]
 
-``layout`` maps layer calls to their tensors, ``times`` has their forward and backward times, and ``network(nbytes)``
-returns the seconds of an all-reduce of ``nbytes`` bytes.
+``times`` has the forward and backward times of layer calls; ``network(nbytes)`` returns an all-reduce's seconds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +21,7 @@ from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, 
 from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.flat_buffer.bucket import Cut, Layout, cut
 
-USUAL = "25MB"  # the default of DeAR's published code and of PyTorch's DDP
+USUAL = "25MB"  # as in DeAR's published code and PyTorch's DDP
 MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 Cost = Callable[[float], float]  # bytes of an all-reduce -> seconds
@@ -34,14 +31,13 @@ CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVO
 
 
 class PassTimes(NamedTuple):
-    """Hold the seconds of each layer call, in forward order."""
+    """Hold the seconds of layer calls, in forward order."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
 
 
 def is_by_time(policy: str) -> bool:
-    """Return whether a policy needs times."""
     return policy in BY_TIME or is_in_file(policy)
 
 
@@ -51,10 +47,7 @@ def check_file(policy: str) -> None:
 
 
 def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
-    """Return the cut that a time-based policy chooses, as ``at:`` and elements, which ``borders`` reads.
-
-    Raises ValueError if a user's function fails or returns no elements of the flat buffer.
-    """
+    """Return the cut that a policy by time chooses, as ``at:`` and elements. Raises ValueError."""
     if is_in_file(policy):
         call = load(source_of(policy, "fusion", "cut"))
         with telling(f"fusion {policy!r} fails"):
@@ -73,17 +66,15 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
     """Merge consecutive layers if waiting costs less than another start-up.
 
-    A layer joins the previous group if both hold: the layer is ready before that group's all-reduce would end; and that
-    all-reduce has not begun by then, or is delayed by less than the start-up latency, ``cost(0)``.
+    A layer joins a group if it is ready before its all-reduce would end, and delays it by less than ``cost(0)``.
 
     Source: MG-WFBP, algorithm 1.
 
     >>> mg_wfbp([10, 0, 10, 10], [3.6, 2.5, 2.0, 1.0], lambda nbytes: 1.5 + 0.01 * nbytes)
     [[0], [2, 3]]
     """
-    free_s = 0.0  # when the link is free for the group
+    free_s, size = 0.0, 0  # when the link is free for the group
     groups: Groups = []
-    size = 0
     for layer in reversed(with_parameters(nbytes)):
         if groups:
             begin_s = max(free_s, ready_s[groups[0][0]])
@@ -99,18 +90,17 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Grou
 
 
 def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
-    """Fuse the layers that are ready when a cycle begins into one buffer, or into several full ones.
+    """Fuse the layers that are ready when a cycle begins, into one buffer or several full ones.
 
-    Cycles begin on a beat of one millisecond, or immediately if the previous cycle took longer.
+    Cycles begin each millisecond, or after a longer cycle.
 
     Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
 
     >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1002, 0.1001], lambda nbytes: 0.15)
     [[0], [2, 3]]
     """
-    layers = with_parameters(nbytes)[::-1]
+    layers, now_s = with_parameters(nbytes)[::-1], 0.0
     groups: Groups = []
-    now_s = 0.0
     while layers:
         now_s = max(now_s, ceil(ready_s[layers[0]] / CYCLE_S) * CYCLE_S)
         ready = [layer for layer in layers if ready_s[layer] <= now_s]
@@ -126,7 +116,7 @@ def with_parameters(nbytes: Sequence[int]) -> list[int]:
 
 
 def filled(layers: Sequence[int], nbytes: Sequence[int], most: int) -> Groups:
-    """Group layers in order, at most ``most`` bytes per group; a larger layer forms one group."""
+    """Group layers in order, at most ``most`` bytes per group, unless one layer has more."""
     groups: Groups = []
     size = most
     for layer in layers:
@@ -146,17 +136,14 @@ NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 
 
 def fused(policy: str, layout: Layout) -> Cut:
-    """Return a policy's buckets. Raises as ``borders``."""
     return cut(layout, borders(policy, layout))
 
 
 def borders(policy: str, layout: Layout) -> list[int]:
-    """Return where a policy cuts the flat buffer, in elements.
+    """Return where a policy cuts the flat buffer, in elements. Raises ValueError.
 
-    Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
-    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's buckets;
-    ``at:N,N,...``: at these elements. Raises ValueError if the policy cannot be read, or asks for more buckets than
-    there are layers or than a run can handle.
+    ``fuse`` lists policies of layers. ``tensors``: a bucket per tensor, unless it is shorter than the grid;
+    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's; ``at:N,N,...``.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]
@@ -192,7 +179,7 @@ def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
 
 
 def elements(policy: str, argument: str, layout: Layout) -> list[int]:
-    """Parse given borders. Raises ValueError if they are no elements of the flat buffer."""
+    """Parse borders. Raises ValueError if the flat buffer has no such elements."""
     last, found = max(1, layout.count) - 1, list[int]()
     for text in argument.split(","):
         number = whole_number(text)
@@ -204,11 +191,9 @@ def elements(policy: str, argument: str, layout: Layout) -> list[int]:
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
-    """Group layers by the bytes of their parameters, in forward order. Raises as ``borders``.
+    """Group layers by the bytes of their parameters, in forward order. Raises ValueError.
 
-    Args:
-        policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a size
-            such as ``25MB``.
+    The policy is ``none``, ``layers:K``, ``buckets:N``, or a size such as ``25MB``.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]
@@ -224,12 +209,12 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
         if kind == "layers":
             return [layers[start : start + count] for start in range(0, len(layers), count)]
         return equal_buckets(count, layers, nbytes)
-    # Below the limit, as in DeAR's published code: 25 MB unless tuned.
+    # Below the limit, as in DeAR's published code.
     return filled(layers, nbytes, size_of(policy, policy) - 1)
 
 
 def size_of(policy: str, size: str) -> int:
-    """Return the bytes that a policy names. Raises ValueError if they cannot be read or are zero."""
+    """Return the bytes that a policy names. Raises ValueError."""
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED and name != "ddp":
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
@@ -244,7 +229,7 @@ def size_of(policy: str, size: str) -> int:
 
 
 def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Groups:
-    """Make exactly ``count`` buckets; each border is nearest to its equal share of bytes."""
+    """Make ``count`` buckets, each border nearest to its equal share of bytes."""
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))
@@ -268,9 +253,8 @@ class Tuning:
     Attributes:
         fusion: the policy of the first buckets.
         needs: iterations until it is over.
-        trials: completed trials, in order, equal on all ranks.
-        schedule: the tuned one, the first that runs.
-        over: whether the fusion is final.
+        trials: equal on all ranks.
+        schedule: the first that runs.
     """
 
     schedule: str | None = None
@@ -281,4 +265,4 @@ class Tuning:
         self.trials: list[Trial] = []
 
     def look(self, name: str) -> str | None:
-        """Count an iteration of the tuned schedule; return the next cut, if any. Collective."""
+        """Count an iteration; return the next cut, if any. Collective."""

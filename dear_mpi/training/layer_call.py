@@ -1,9 +1,8 @@
 """Run one layer call for the trainer: place its gradients and check them.
 
 The check finds layers that compute with the memory that their values were moved from, and so would miss updates. Copies
-of the layer run while that memory holds other numbers; outputs and gradients must not change. Two fillings of opposite
-signs defeat masks such as max(h, 0); repeating the first detects layers that draw random numbers. Such a layer, or one
-that cannot be copied, runs forward while the memory is NaN.
+of the layer run while that memory holds other numbers. Two fillings of opposite signs defeat masks such as max(h, 0); a
+repeated one detects random layers. These, and layers that cannot be copied, run forward while the memory is NaN.
 """
 
 import copy
@@ -11,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any, cast
 
@@ -27,26 +25,26 @@ ALONE = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
-    """Copy a layer but share its parameters; each call restores the memory that it filled (``left``)."""
+    """Copy a layer, except its parameters and the memory that it must not use (``left``)."""
 
     def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
         self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)
-        shared = [*layer.parameters, *left]
+        shared = {id(each): each for each in (*layer.parameters, *left)}
         self.useful = False
-        with suppress(Exception):  # a user's layer may hold anything that cannot be copied
-            self.copies = self.each(lambda own: copy.deepcopy(own, {id(each): each for each in shared}))
+        with suppress(Exception):  # a user's layer may hold anything
+            self.copies = self.each(lambda own: copy.deepcopy(own, dict(shared)))
             self.useful = True
 
     def forward(self, x: Array) -> tuple[Array, bool]:
-        """Run the layer; return its output, and whether that depends on the filling of the memory."""
+        """Return the layer's output, and whether it depends on the memory."""
         stale = self.differ(lambda layer: [layer.forward(x.copy())])
         if stale or self.useful:
             return self.layer.forward(x), stale
-        y = self.filled(math.nan, lambda: self.layer.forward(x))
+        y = self.filled(math.nan, self.layer.forward, x)
         return y, has_nan(y) and not has_nan(x)
 
     def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
-        """Return whether the arrays that ``run`` makes of each copy depend on the filling."""
+        """Return whether the arrays that ``run`` makes of each copy depend on the memory."""
         if not self.useful:
             return False
         first, other, again = self.each(run)
@@ -55,17 +53,16 @@ class Copies:
         return stale and not random
 
     def each(self, run: Callable[[Layer], Any]) -> list[Any]:
-        pairs = zip(FILLINGS, self.copies, strict=True)
-        return [self.filled(filling, partial(run, layer)) for filling, layer in pairs]
+        return [self.filled(filling, run, layer) for filling, layer in zip(FILLINGS, self.copies, strict=True)]
 
-    def filled(self, filling: float, run: Callable[[], Any]) -> Any:
-        """Return the result of a call while the memory is full of other numbers."""
+    def filled(self, filling: float, run: Callable[[Any], Any], given: Any) -> Any:
+        """Return ``run(given)`` while the memory has other numbers."""
         with ALONE:
             before = [array.copy() for array in self.left]
             for array, value in zip(self.left, before, strict=True):
                 array[...] = filling * (1.5 - value)  # differs even if all values are 0, or 1
             try:
-                return run()
+                return run(given)
             finally:
                 for array, value in zip(self.left, before, strict=True):
                     array[...] = value
@@ -76,10 +73,7 @@ def has_nan(array: Array) -> bool:
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether arrays are equal except for rounding, which may depend on alignment in memory.
-
-    Non-finite values must match and are not in the scale.
-    """
+    """Return whether arrays are equal except for rounding, which depends on alignment in memory."""
     for each, its in zip(some, others, strict=True):
         if not hasattr(each, "shape"):
             continue
@@ -101,7 +95,7 @@ WRITE = "write all of it (grad[...] = g)"
 class LayerCall:
     """Hold a layer at one position of the forward pass."""
 
-    number: int  # its position
+    number: int
     layer: Layer
     arena: Arena
     complaints: list[str]  # its faults; all layer calls of a model share the list
@@ -111,12 +105,12 @@ class LayerCall:
         self.split = is_split(self.layer) and bool(self.places)
         self.exchanging = is_exchanging(self.layer)
         self.received: Any = None  # by the last exchange
-        self.filled = False  # whether gradients were NaN before the layer wrote them
+        self.filled = False  # whether gradients were NaN before
         self.parts, self.kept = 0, list[Array]()  # of this batch, before the last; the sums of their gradients
-        self.copies: Copies | None = None  # of the layer, during inspection
+        self.copies: Copies | None = None  # during inspection
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        """Run the layer; with ``inspect``, first check that it computes with ``parameter.value``."""
+        """Run the layer; with ``inspect``, check that it computes with ``parameter.value``."""
         if [each for each in self.layer.parameters if each.trained] != [place.parameter for place in self.places]:
             advice = "since the session began; begin a new session for that"
             self.complaints.append(f"{self.name}: its trained parameters were replaced, added or removed {advice}")
@@ -129,7 +123,7 @@ class LayerCall:
         return y
 
     def exchange(self, given: Array, *, back: bool) -> Callable[[], None]:
-        """Return the engine's act that turns a pass's input into ``received``."""
+        """Return the engine's act that sets ``received``."""
         layer = cast(ExchangingLayer, self.layer)
         method = layer.exchange_backward if back else layer.exchange_forward
 
@@ -139,7 +133,7 @@ class LayerCall:
         return act
 
     def backward(self, dy: Array, *, late: bool = False) -> Array:
-        """Let the layer write its gradients (weight gradients later if ``late``); return its input's gradient."""
+        """Let the layer write its gradients (of weights later, if ``late``); return its input's gradient."""
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 
@@ -164,7 +158,7 @@ class LayerCall:
         cast(SplitLayer, self.layer).backward_weights()
 
     def look(self, *, stale: bool) -> None:
-        """Complain if the layer's results depend on the memory that its values were moved from."""
+        """Complain if results depend on the memory that values were moved from."""
         for place in self.places if stale else ():
             if place.left is not None:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
@@ -174,24 +168,20 @@ class LayerCall:
             place.parameter.grad = place.grad
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
-        """Note where the layer's gradients go; fill them with NaN for an inspection."""
         self.bind()
-        wanted = inspect and bool(self.places)
-        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # non-finite dy gives NaN in any case
-        if self.filled:
-            for place in self.places:
-                place.grad[...] = math.nan
+        # Non-finite dy gives NaN in any case.
+        self.filled = inspect and bool(self.places) and bool(array_module(dy).isfinite(dy).all())
+        for place in self.places if self.filled else ():
+            place.grad[...] = math.nan
 
     def check_written(self) -> None:
-        """Note the gradients that were not written to their places."""
         for place in self.places:
-            fault = self.fault(place)
-            if fault is not None:
+            if fault := self.fault(place):
                 place.grad[...] = math.nan  # so that all ranks learn of it
                 self.complain(place, fault)
 
     def after_backward(self, *, last: bool) -> None:
-        """Add the gradients of a part to the sum over earlier parts; at the end, add that sum and tied gradients."""
+        """Add up the gradients of parts; at the end, add tied gradients."""
         if last:
             for place, kept in zip(self.places, self.kept, strict=True) if self.parts else ():
                 place.grad += kept
@@ -206,8 +196,8 @@ class LayerCall:
                 kept[...] = place.grad
         self.parts += 1
 
-    def fault(self, place: GradPlace) -> str | None:
-        """Return why a gradient was not written to its place, or None."""
+    def fault(self, place: GradPlace) -> str:
+        """Return why a gradient was not written to its place, or ""."""
         parameter = place.parameter
         if not parameter.trained:
             return "it was frozen (trained = False) during the session; begin a new one for that"
@@ -218,7 +208,7 @@ class LayerCall:
         if self.filled and has_nan(place.grad):
             what = "the layer left part of it out, added to it (grad += g), or computed NaN"
             return f"its gradient has NaN: {what}; {WRITE}"
-        return None
+        return ""
 
     @property
     def name(self) -> str:
@@ -233,7 +223,7 @@ def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
 
 
 def split_calls(layers: Sequence[Layer]) -> list[int]:
-    """Return the layers that may write trained gradients in a second half of their backward pass. Raises ValueError."""
+    """Return the layers whose trained gradients come in two halves. Raises ValueError."""
     found = []
     for number, layer in enumerate(layers):
         try:

@@ -7,7 +7,7 @@
           +--------|------------|
                  warmup     iterations
 
-The first iteration that is not run would have the floor, so every rate is above zero. Later ones keep the last rate.
+The first iteration that is not run would have the floor: every rate is above zero. Later ones keep the last rate.
 
 Sources: Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et al., Accurate,
 Large Minibatch SGD, 2017, section 2.2.
@@ -33,7 +33,7 @@ COMPARED = 1000  # updates
 
 @dataclass(frozen=True)
 class Constant:
-    """Keep the rate constant after the warm-up. Raises ValueError if a number is out of range.
+    """Keep the rate constant after the warm-up. Raises ValueError.
 
     >>> list(map(Constant(0.8, iterations=6, warmup=4), range(6)))
     [0.2, 0.4, 0.6000000000000001, 0.8, 0.8, 0.8]
@@ -59,7 +59,7 @@ class Constant:
         return self.decayed(left / (self.iterations - self.warmup))
 
     def decayed(self, left: float) -> float:
-        """Return the rate when the share ``left`` of the decay remains: 1 in its first iteration, 1 / T in its last."""
+        """Return the rate when a share of the decay is left: 1 at first, 1 / T at last."""
         return self.lr
 
 
@@ -100,9 +100,7 @@ DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine
 
 
 def rates_of(rate: Rate) -> str:
-    """Describe a learning rate for comparison between ranks: its first 1000 values, in words and by checksum.
-
-    Raises ValueError if a value is not finite and above zero, or ``rate`` is no function, or fails.
+    """Describe a rate by its first 1000 values, for comparison between ranks. Raises ValueError.
 
     >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
     '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'
@@ -117,7 +115,7 @@ def rates_of(rate: Rate) -> str:
 
 
 def checked(rate: Rate, iteration: int) -> float:
-    """Return a rate's value after checking that an optimiser can use it."""
+    """Return a rate that an optimiser can use. Raises ValueError."""
     with telling(f"learning_rate fails in iteration {iteration}"):
         value = rate(iteration)
     if not isinstance(value, Real) or not 0 < value < math.inf:

@@ -3,11 +3,11 @@
     main thread   | forward 0 | forward 1 | backward 1 | backward 0 | wait for all_reduce 0 | update 0 |
     engine's thread                       | all_reduce 1   | all_reduce 0             |
 
-Marks come from a stream or the virtual clock. Reading a GPU's mark blocks until its event occurs, so the log reads no
-mark before its iteration is over. The main thread and the engine append to separate lists, so neither waits.
+Reading a GPU's mark blocks until its event occurs: the log reads none before its iteration is over. The two threads
+append to separate lists, so neither waits.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -17,29 +17,27 @@ import numpy as np
 from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.kernels.array import Array
 
-Seconds: TypeAlias = Callable[[Any, Any], Any]  # from one mark to another; on the virtual fabric perhaps over ranks
+Seconds: TypeAlias = Callable[[Any, Any], Any]  # between marks; on the virtual fabric perhaps of each rank
 KEPT = 3  # iterations
-EXCHANGE = "exchange"  # of a layer, before a pass; its number is the number of the layer call
+EXCHANGE = "exchange"  # of a layer, before a pass
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """Record one action of a rank."""
-
     kind: str  # ``forward``, ``backward``, ``weights``, ``wait``, ``update``; for the engine see ``Step``
     number: int  # of the layer call, or of the bucket
     begin: Any  # marks
     end: Any
-    what: Any = ""  # the carried or awaited object, printed by ``str``; for an update the bucket
-    awaited: str = ""  # for a wait: the awaited kind
-    since: Any = None  # for the engine's first step: when the main thread handed it over
+    what: Any = ""  # carried or awaited, printed by ``str``; of an update the bucket
+    awaited: str = ""  # kind, by a wait
+    since: Any = None  # of the engine's first step: the handover
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """Record an iteration: its events, and later ones up to the next iteration."""
+    """Record an iteration, up to the next one."""
 
-    number: int  # number of earlier iterations; -1 before the first
+    number: int  # of earlier iterations; -1 before the first
     begin: Any = None  # marks; no end while it runs
     end: Any = None
     within: list[Event] = field(default_factory=list)  # by the main thread, during the iteration
@@ -56,7 +54,7 @@ class Log:
     def __init__(self, kept: int = KEPT) -> None:
         self.notes = Notes()
         self.records = deque([Record(-1)], maxlen=kept + 1)
-        self.main = self.records[-1].after  # destination of the main thread's events
+        self.main = self.records[-1].after  # where the main thread's events go
 
     def keep(self, kept: int) -> None:
         self.records = deque(self.records, maxlen=kept + 1)
@@ -85,11 +83,8 @@ class Log:
         return event
 
 
-COUNTS_AS = {"weights": "backward"}  # a kind, and the kind that contains it
-
-
 class Times(NamedTuple):
-    """Split the seconds of one iteration on this rank; ``exposed_s``: waiting for communication."""
+    """Split an iteration's seconds; ``exposed_s``: waiting for communication."""
 
     iteration_s: float
     forward_s: float
@@ -97,29 +92,26 @@ class Times(NamedTuple):
     exposed_s: float
 
 
-def fold(
-    events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any], found: dict[Any, Any] | None = None
-) -> dict[Any, Any]:
-    """Add up the seconds of events by a key, on top of earlier sums, ``found``."""
-    found = {} if found is None else found
+def kind_of(event: Event) -> str:
+    return "backward" if event.kind == "weights" else event.kind
+
+
+def fold(events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any] = kind_of) -> dict[Any, Any]:
+    """Add up the seconds of events by a key."""
+    found: dict[Any, Any] = defaultdict(float)
     for event in events:
-        key = by(event)
-        found[key] = found.get(key, 0.0) + seconds(event.begin, event.end)
+        found[by(event)] += seconds(event.begin, event.end)
     return found
 
 
-def kind_of(event: Event) -> str:
-    return COUNTS_AS.get(event.kind, event.kind)
-
-
 def times_of(record: Record, seconds: Seconds) -> Times:
-    """Return the times of a finished iteration, without waits between iterations."""
-    taken = fold(record.within, seconds, kind_of)
-    return Times(seconds(record.begin, record.end), *(taken.get(kind, 0.0) for kind in ("forward", "backward", "wait")))
+    """Return the times of a finished iteration, without waits after it."""
+    taken = fold(record.within, seconds)
+    return Times(seconds(record.begin, record.end), taken["forward"], taken["backward"], taken["wait"])
 
 
 def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:
-    """Return an iteration's exposed seconds for each collective."""
+    """Return the exposed seconds of each collective."""
     return fold((event for event in record.within if event.kind == "wait"), seconds, lambda event: event.awaited)
 
 

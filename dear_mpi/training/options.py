@@ -60,7 +60,7 @@ ALL_OPTIMIZERS: Mapping[str, type[Optimizer]] = WithExtras(OPTIMIZERS, "optimize
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange(Declared):
-    """Choose how an iteration sends gradients, and how often."""
+    """Choose how an iteration sends gradients."""
 
     wire: str | None = option(
         f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
@@ -124,7 +124,7 @@ class Exchange(Declared):
 
     @property
     def judged(self) -> bool:
-        """Return whether all gradients are checked before any is used."""
+        """Tell whether all gradients are checked before any is used."""
         return self.clip is not None or self.loss_scale != "none"
 
     @property
@@ -132,11 +132,11 @@ class Exchange(Declared):
         return self.route if self.route is not None else self.update or FULL.name
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """Return the chosen route. Raises ValueError. ``halves``: see ``find_route`` in ``routes/find.py``."""
+        """Return the chosen route; ``halves``: see ``routes/find.py``. Raises ValueError."""
         return find_route(self.route_name, wire=self.wire, halves=halves)
 
     def flat_type(self, route: Route, dtype: str) -> str:
-        """Return the type of gradients in the flat buffer. Raises ValueError if the wire format cannot carry them."""
+        """Return the type of gradients in the flat buffer. Raises ValueError."""
         wire = self.wire or route.wire or dtype
         check_carries(wire, dtype)
         return dtype if is_code(wire) else wire  # compression starts from the parameters' type
@@ -144,8 +144,7 @@ class Exchange(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Exchange):
-    """Choose the other options of training. Fusion by time is in ``fusion.py``; ``bo`` and ``auto`` are in
-    ``tuning.py``."""
+    """Choose the other options of training."""
 
     schedule: str = option(
         f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, one of an extra, such as "
@@ -176,7 +175,6 @@ class Training(Exchange):
     )
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """Return the schedule's route if it defines one, else the chosen one."""
         return find_schedule(self.schedule).own_route() or super().find_route(halves=halves)
 
 
@@ -186,9 +184,8 @@ class Options(Training):
 
     Attributes:
         optimizer: updates the parameters, for example ``Adam(lr=0.001)``; default ``SGD()``.
-        learning_rate: a function from the update number, counted from 0, to the learning rate, for example ``Cosine``;
-            default: the optimiser's rate. It must depend only on that number: ranks compare its first 1000 values
-            before training. A skipped iteration has no update.
+        learning_rate: maps the update's number, from 0, to the learning rate, for example ``Cosine``; default: the
+            optimiser's. Ranks compare its first 1000 values. A skipped iteration has no update.
         statistic: checks all gradients before any is used, in addition to ``clip`` and ``loss_scale``.
     """
 
@@ -198,7 +195,6 @@ class Options(Training):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """Make options from the user's arguments. Raises ValueError."""
         cls.check_names("option", given)
         options = cls(**given)
         options.check()
@@ -221,12 +217,12 @@ class Options(Training):
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that ranks compare."""
-        rates = None if self.learning_rate is None else rates_of(self.learning_rate)
-        route = source_text(self.route_name, "route", MINE)
-        kind = None if self.statistic is None else type(self.statistic).__qualname__
-        chosen = {name: value for name, value in vars(self).items() if name != "update"}
-        return {**chosen, "optimizer": str(self.optimizer), "learning_rate": rates, "route": route, "statistic": kind}
+        return {name: value for name, value in vars(self).items() if name != "update"} | {
+            "optimizer": str(self.optimizer),
+            "learning_rate": None if self.learning_rate is None else rates_of(self.learning_rate),
+            "route": source_text(self.route_name, "route", MINE),
+            "statistic": None if self.statistic is None else type(self.statistic).__qualname__,
+        }
 
     @property
     def plans(self) -> dict[str, Any]:

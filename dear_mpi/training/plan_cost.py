@@ -1,4 +1,4 @@
-"""Price a job's plans: modelled on an emulated link, otherwise measured. Also count their messages."""
+"""Price a job's plans, by the model of an emulated link or by measuring; count their messages."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,22 +24,23 @@ SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
     """Return the mean seconds per iteration of each collective, for all buckets in turn and without compute.
 
-    Collective. Call it only while nothing is under way: it overwrites gradients with zeros. The cost model of an
-    emulated link does not overlap steps: exact for the ring, pessimistic if many ranks send to one.
+    Collective, while nothing is under way; overwrites gradients. The model of an emulated link does not overlap steps:
+    exact for the ring, pessimistic if many ranks send to one.
     """
     link, hosts = fabric.world.link, fabric.world.transport.hosts
     found = dict.fromkeys(collectives, 0.0)
     for collective in found:
         fabric.prepare([collective])
         for stage in fabric.route.collectives(collective):
-            share = share_of(fabric, stage)
-            plans = [fabric.plan(stage, bucket) for bucket in fabric.buckets] if share else []
-            found[collective] += share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
+            if share := share_of(fabric, stage):
+                plans = [fabric.plan(stage, bucket) for bucket in fabric.buckets]
+                all_s = measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans)
+                found[collective] += share * all_s
     return found
 
 
 def share_of(fabric: LiveFabric, stage: Collective) -> float:
-    """Return the share of iterations that run this stage, by how often compressed payloads have fitted so far."""
+    """Return the share of iterations that run this stage; of codes, that have fitted so far."""
     seen = sum(fabric.tally)
     return stage.share if stage.fits is None or not seen else fabric.tally[stage.fits] / seen
 
@@ -59,19 +60,17 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
 
 
 def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, float] | None:
-    """Return messages and bytes per iteration of the rank that sends most; None if a plan is no program of messages.
+    """Return messages and bytes per iteration of the rank that sends most, for prepared plans.
 
-    The plans must be prepared.
+    Returns None if a plan is no program of messages.
     """
     stages, period = [stage for each in collectives for stage in fabric.route.collectives(each)], fabric.route.period
     plans = [fabric.plan(stage, bucket) for stage in stages for bucket in fabric.buckets]
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
-    times = np.repeat(
-        [round(share_of(fabric, stage) * period) for stage in stages], len(fabric.buckets)
-    )  # per interval
-    messages, nbytes = np.tensordot(times, sent, 1).max(axis=1).tolist()
+    per_interval = [round(share_of(fabric, stage) * period) for stage in stages]
+    messages, nbytes = np.tensordot(np.repeat(per_interval, len(fabric.buckets)), sent, 1).max(axis=1).tolist()
     return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 
 
@@ -80,13 +79,13 @@ def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float
 
 
 def network_of(link: Link, hosts: Sequence[int]) -> Network:
-    """Convert an emulated link to a network whose ``between`` applies only between hosts."""
+    """Convert an emulated link; ``between`` applies only between hosts."""
     inside = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
     return inside if link.between is None else replace(inside, hosts=tuple(hosts), between=network_of(link.between, ()))
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
-    """Yield the cost of each plan on all ranks, in its chunks; equal plans are priced once."""
+    """Yield the cost of each plan on all ranks; equal plans are priced once."""
     found: dict[Hashable, Cost] = {}
     for plan in plans:
         call, hosts, rates = plan.call, tuple(plan.transport.hosts), plan.transport.rates
@@ -99,7 +98,7 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Return the seconds of a plan, modelled on an emulated link unless ``timed``. Collective; may zero its buffers."""
+    """Return a plan's seconds, modelled on an emulated link unless ``timed``. Collective; may zero its buffer."""
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -108,9 +107,8 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
 
 
 def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float:
-    """Return the best of a few runs, each as long as its slowest rank. Collective."""
-    gather = fabric.world.transport.gather_values
-    found: list[float] = []
+    """Return the best run, as long as its slowest rank. Collective."""
+    gather, found = fabric.world.transport.gather_values, list[float]()
     for _ in range(repeats):
         gather(None)
         begin = fabric.now()
@@ -120,21 +118,21 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
 
 
 class WirePrices:
-    """Price buckets on a job's network from two sizes of each collective, measured once."""
+    """Price buckets from two sizes of each collective, measured once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
-        self.fabric, self.timed = fabric, timed
-        self.costs: dict[Collective, WireCost] = {}
+        self.fabric, self.timed, self.costs = fabric, timed, dict[Collective, WireCost]()
 
     def of(self, names: Iterable[str]) -> Price:
-        """Return prices of these collectives and extras, equal on all ranks. Collective; overwrites gradients."""
-        for stage in (stage for name in names for stage in self.fabric.route.collectives(name)):
-            if stage not in self.costs:
-                self.costs[stage] = self.cost(stage)
+        """Return prices of collectives and extras, equal on all ranks. Collective; overwrites gradients."""
+        for name in names:
+            for stage in self.fabric.route.collectives(name):
+                if stage not in self.costs:
+                    self.costs[stage] = self.cost(stage)
         return lambda stage, bucket: self.costs[stage](self.fabric.arena.nbytes_of(stage.buffer, bucket))
 
     def cost(self, stage: Collective) -> WireCost:
-        """Fit a line through two sizes. Collective."""
+        """Fit a line. Collective."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if stage.few:
             return WireCost(self.seconds(stage, grid), 0.0)
@@ -143,7 +141,7 @@ class WirePrices:
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
     def seconds(self, stage: Collective, count: int) -> float:
-        """Time ``count`` elements, or a few more to give ranks equal parts. Collective."""
+        """Time ``count`` elements, rounded up. Collective."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)
         x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)

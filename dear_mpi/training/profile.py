@@ -42,8 +42,7 @@ Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 class Tensor:
     """Describe a trained tensor; tied ones share a key. ``outputs``: see ``Parameter``.
 
-    Attributes:
-        own_cost: of an update by the optimiser of this tensor, if it has one; see ``Optimizer.cost``.
+    ``own_cost`` is an update's cost by the tensor's own optimiser, if any; see ``Optimizer.cost``.
     """
 
     key: Index
@@ -53,14 +52,13 @@ class Tensor:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """Return the shape that whole-tensor optimisers see."""
+        """Return the shape that optimisers of whole tensors see."""
         if self.outputs is None:
             return (math.prod(self.shape),)
         first = self.outputs if self.outputs < len(self.shape) else 0
         return (*self.shape[first : first + 1], *self.shape[:first], *self.shape[first + 1 :])
 
     def cost(self, optimizer: Optimizer) -> int:
-        """Return the cost of its update with this optimiser; see ``Parameter.cost``."""
         return optimizer.cost(self.seen) if self.own_cost is None else self.own_cost
 
 
@@ -72,31 +70,31 @@ class Use:
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
-    weights_s: Seconds = 0.0  # the part of backward_s for its second half, if the schedule could delay it
+    weights_s: Seconds = 0.0  # the part of backward_s in its second half
     exchange_s: Seconds = 0.0  # of its exchanges before both passes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Hold the measurements of a run: seconds of one rank, means over iterations, so that they add up."""
+    """Hold measurements: seconds of one rank, means over iterations."""
 
     model: Annotated[str, Meta(min_length=1)]
     device: str
     ranks: Count
-    rank: Index  # the one that was busy longest; the others wait for it
-    batch: Count | None  # examples per iteration of the whole job; None without data
-    accumulate: Parts  # number of parts of a batch; seconds are the sum over parts
+    rank: Index  # the busiest; the others wait for it
+    batch: Count | None  # examples of the whole job; None without data
+    accumulate: Parts  # parts of a batch, whose seconds add up
     dtype: str  # of the parameters
-    wire: str  # the wire format of gradients
+    wire: str  # of gradients
     schedule: str
     iterations: Count  # measured, without the first ones; half of them count
     update_s_per_element: Seconds
-    rest_s: Seconds  # of an iteration: neither a layer, nor an update, nor waiting, but the loss, packing, Python
+    rest_s: Seconds  # the loss, packing, Python
     uses: tuple[Use, ...]  # in forward order
-    forward_flops: Flops | None = None  # of one rank in an iteration, a multiply-add counting as two
+    forward_flops: Flops | None = None  # of one rank; a multiply-add counts as two
     code_factor: Seconds | None = None  # measured over nominal time of compression
     start_s: Seconds = 0.0  # until an idle engine begins
-    wake_s: Seconds = 0.0  # until the main thread continues after a wait
+    wake_s: Seconds = 0.0  # until a thread that waited continues
 
     @property
     def has_companions(self) -> bool:
@@ -109,25 +107,31 @@ class Profile:
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """Scale the layers to a machine whose passes take these seconds.
 
-        Updates, compression and the rest scale like the forward pass, and without ``backward_s`` also the backward
-        pass. Raises ValueError if a pass took no time and should take some.
+        The rest scales like the forward pass, also the backward pass without ``backward_s``. Raises ValueError if a
+        pass took no time.
         """
-        old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
-        if any(to and not of for of, to in zip(old, new, strict=True)):
+        pairs = list(zip(self.passes_s, both_passes(forward_s, backward_s, self.passes_s), strict=True))
+        if any(to and not of for of, to in pairs):
             raise ValueError(f"profile of {self.model!r} has a pass that takes no time, which cannot be scaled")
-        ahead, back = (to / of if of else 1.0 for of, to in zip(old, new, strict=True))
-        update_s, rest_s = ahead * self.update_s_per_element, ahead * self.rest_s
-        code_factor = None if self.code_factor is None else ahead * self.code_factor
-
-        def scaled_use(use: Use) -> Use:
-            back_s, weights_s = back * use.backward_s, back * use.weights_s
-            return replace(use, forward_s=ahead * use.forward_s, backward_s=back_s, weights_s=weights_s)
-
-        uses = tuple(map(scaled_use, self.uses))
-        return replace(self, update_s_per_element=update_s, rest_s=rest_s, code_factor=code_factor, uses=uses)
+        ahead, back = (to / of if of else 1.0 for of, to in pairs)
+        return replace(
+            self,
+            update_s_per_element=ahead * self.update_s_per_element,
+            rest_s=ahead * self.rest_s,
+            code_factor=None if self.code_factor is None else ahead * self.code_factor,
+            uses=tuple(
+                replace(
+                    use,
+                    forward_s=ahead * use.forward_s,
+                    backward_s=back * use.backward_s,
+                    weights_s=back * use.weights_s,
+                )
+                for use in self.uses
+            ),
+        )
 
     def costs(self, parts: int | None = None) -> Costs:
-        """Return the costs of layers, updates and the rest, for a batch in so many parts."""
+        """Return the costs of layers, updates and the rest."""
         parts = parts or self.accumulate
         return Costs(
             forward_s=[use.forward_s / parts for use in self.uses],
@@ -147,12 +151,10 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """Write the profile to a file. Raises ValueError if that fails."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def check(self) -> None:
-        """Raise ValueError if values are meaningless, beyond their types."""
         for text in (self.model, self.schedule, *(use.name for use in self.uses)):
             if not text.isprintable():
                 raise ValueError(f"names must be printable, not {text!r:.200}")
@@ -165,9 +167,8 @@ class Profile:
             raise ValueError(f"rank must be below ranks, {self.ranks}, not {self.rank}")
         shapes: dict[int, tuple[int, ...]] = {}
         for tensor in (tensor for use in self.uses for tensor in use.tensors):
-            if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
-                both = f"{shapes[tensor.key]} and {tensor.shape}"
-                raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
+            if (known := shapes.setdefault(tensor.key, tensor.shape)) != tensor.shape:
+                raise ValueError(f"tensors of key {tensor.key} must have one shape, not {known} and {tensor.shape}")
         if any(use.weights_s > use.backward_s for use in self.uses):
             raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0
@@ -175,7 +176,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile from a file; unknown keys are ignored. Raises ValueError if it is incomplete or meaningless."""
+    """Read a profile; unknown keys are ignored. Raises ValueError."""
     with reading("profile", path, "dear-mpi train --profile") as content:
         found = convert(content, Profile)
         found.check()

@@ -6,23 +6,19 @@
         profiler.note()
     profile = profiler.profile("my model")
 
-The half of the iterations with middle lengths counts, without waits. Their means add up to the time of an iteration;
-medians per layer would not.
+The half of the iterations with middle lengths counts, without waits: its means add up, medians per layer would not.
 
-``starts_s`` and ``wakes_s`` are handover delays between its two threads, part of no layer and no collective:
+``starts_s`` and ``wakes_s`` are handover delays, of Python threads only:
 
     main thread   hands over | computes, waits ......................................... | goes on
     engine        no work .......... start_s | begins ............... ends | wake_s
-
-An idle engine begins, and a waiting main thread goes on, when the interpreter and a core are free: Python layers hold
-both. On a GPU streams wait instead, and this is not measured.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -33,7 +29,7 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log import EXCHANGE, Record, fold, kind_of, middle
+from dear_mpi.training.log import EXCHANGE, Record, fold, middle
 from dear_mpi.training.plan_cost import WirePrices, plan_s
 from dear_mpi.training.profile import Profile, Tensor, Use
 
@@ -41,30 +37,30 @@ OF_NO_BUCKET = {kind for kind, _ in SUMS}
 
 
 def starts_s(record: Record) -> Iterator[float]:
-    """Yield the delays from handover to begin, for each time that the engine was idle."""
+    """Yield the delays from handover to begin, if the engine was idle."""
     for before, event in pairwise(record.engine):
         if event.since is not None and before.end <= event.since:
             yield event.begin - event.since
 
 
 def wakes_s(record: Record) -> Iterator[float]:
-    """Yield the delays from the end of a wait's operation until the main thread continued."""
+    """Yield the delays from the end of an operation until the thread that waited continued."""
     for wait in (event for event in record.within if event.kind == "wait"):
-        of_bucket = wait.awaited not in OF_NO_BUCKET
         ends = [
             event.end
             for event in record.engine
-            if event.number == wait.number and (event.kind not in OF_NO_BUCKET) == of_bucket
+            if event.number == wait.number
+            and (event.kind in OF_NO_BUCKET) == (wait.awaited in OF_NO_BUCKET)
+            and wait.begin < event.end <= wait.end
         ]
-        meanwhile = [end for end in ends if wait.begin < end <= wait.end]
-        if meanwhile:
-            yield wait.end - max(meanwhile)
+        if ends:
+            yield wait.end - max(ends)
 
 
 __all__ = ["Profiler"]
 
 WARM = 2  # uncounted iterations, if there are more: the first one ends with a flush
-MOST = 1000  # the last iterations that are kept
+MOST = 1000  # kept iterations
 
 
 class Profiler:
@@ -73,9 +69,8 @@ class Profiler:
     def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
         self.group, self.schedule = group, schedule or next(iter(group.schedules))
         self.samples = deque[Array](maxlen=MOST)
-        self.noted = 0
-        self.update_s = 0.0  # per element
-        self.carried_s: dict[tuple[str, int], float] = {}  # the engine's least time, by kind and number
+        self.noted, self.update_s = 0, 0.0
+        self.carried_s: dict[tuple[str, int], float] = {}
 
     def note(self) -> None:
         """Keep the times of the last iteration."""
@@ -83,15 +78,16 @@ class Profiler:
         last, times = fabric.log.last, trainer.times
         taken = fold((*last.within, *last.engine), fabric.seconds, lambda event: (event.kind, event.number))
         forward_s, input_s, weights_s, exchange_s = (
-            np.array([taken.get((kind, use), 0.0) for use in range(len(trainer.calls))])
+            np.array([taken[kind, use] for use in range(len(trainer.calls))])
             for kind in ("forward", "backward", "weights", EXCHANGE)
         )
         length_s = times.iteration_s - times.exposed_s
-        rest_s = length_s - times.forward_s - times.backward_s
-        rest_s -= fold(last.within, fabric.seconds, kind_of).get("update", 0.0)
+        rest_s = length_s - times.forward_s - times.backward_s - fold(last.within, fabric.seconds)["update"]
         if self.noted == WARM:
             self.samples.clear()
-        others = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
+        delays = [list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s)]
+        handoffs = [figure for found in delays for figure in (sum(found), len(found))]
+        others = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *handoffs, length_s]
         self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, others]))
         self.noted += 1
         for event in list(last.engine):
@@ -100,26 +96,18 @@ class Profiler:
             self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
-        """Return the engine's seconds of compression in the last iteration, measured and nominal."""
-        group = self.group
-        size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
+        """Return the last iteration's seconds of compression on the engine, measured and nominal."""
+        group, measured_s, nominal_s = self.group, 0.0, 0.0
+        size, share = group.world.size, share_served(group.world.transport.hosts)
         stages = {stage.label: stage for stage in group.route.stages if stage.compute_s(1, size)}
-        found = [event for event in group.fabric.log.last.engine if event.kind in stages and event.number in buckets]
-        share = share_served(group.world.transport.hosts)
-        said = [stages[event.kind].served_s(buckets[event.number].count, size, share) for event in found]
-        return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
-
-    def handoffs_s(self) -> tuple[float, int, float, int]:
-        """Return seconds and number of the starts in the last iteration, and the same of the wakes."""
-        last = self.group.fabric.log.last
-        starts, wakes = (list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s))
-        return sum(starts), len(starts), sum(wakes), len(wakes)
+        for event in group.fabric.log.last.engine:
+            if event.kind in stages and event.number < len(group.buckets):
+                measured_s += float(group.streams.communication.seconds(event.begin, event.end))
+                nominal_s += stages[event.kind].served_s(group.buckets[event.number].count, size, share)
+        return measured_s, nominal_s
 
     def update_s_per_element(self) -> float:
-        """Return update seconds per element of the last two iterations; after a new cut the previous value.
-
-        Updates of the last one may still run on the engine's thread.
-        """
+        """Return update seconds per element of two iterations; after a new cut the previous value."""
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
             stream, events = group.streams.communication, [*before.engine, *last.engine]
@@ -142,10 +130,11 @@ class Profiler:
         group, uses = self.group, len(self.group.calls)
         own: list[float] = middle(np.array(self.samples), len(self.samples) // 4, by=-1).tolist()
         ranks: list[list[float]] = group.world.transport.gather_values(own)
-        lengths = [seconds[-1] for seconds in ranks]
-        rank = lengths.index(max(lengths))
-        layers_s, of_all = ranks[rank][: 4 * uses], ranks[rank][4 * uses :]
-        update_s, rest_s, codes_s, said_s, start_s, starts, wake_s, wakes, _ = of_all
+        rank = max(range(len(ranks)), key=lambda each: ranks[each][-1])
+        layers_s, (update_s, rest_s, *sums, _) = ranks[rank][: 4 * uses], ranks[rank][4 * uses :]
+        code_factor, start_s, wake_s = (
+            total / count if count else None for total, count in zip(sums[::2], sums[1::2], strict=True)
+        )
         return Profile(
             model=model,
             device=group.options.device,
@@ -160,16 +149,16 @@ class Profiler:
             update_s_per_element=update_s,
             rest_s=rest_s,
             uses=tuple(self.use(number, layers_s[number::uses]) for number in range(uses)),
-            code_factor=codes_s / said_s if said_s else None,
-            start_s=start_s / starts if starts else 0.0,
-            wake_s=wake_s / wakes if wakes else 0.0,
+            code_factor=code_factor,
+            start_s=start_s or 0.0,
+            wake_s=wake_s or 0.0,
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Return layers, updates and the rest from the profile, and the cost of collectives without compute.
+        """Return the profile's costs, and the prices of collectives without compute.
 
-        Collective. Call it only while nothing is under way: it overwrites gradients. With ``timed`` collectives are
-        measured on an emulated link as well, including the hosts' overhead.
+        Collective, while nothing is under way; overwrites gradients. With ``timed`` collectives are also measured on an
+        emulated link, with the hosts' overhead.
         """
         group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
         prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
@@ -186,28 +175,27 @@ class Profiler:
         )
 
     def beside_layers(self, price: Price) -> Price:
-        """Return prices of collectives while layers compute. Collective; call it before the next cut.
+        """Return prices of collectives while layers compute. Collective, before the next cut.
 
-        One factor, the median over buckets, scales prices measured without compute. The rank with the least time
-        counts, because early ranks wait for others.
+        One factor, the median over buckets, scales the given prices. The fastest rank counts: early ranks wait.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
-        stages = [
-            stage for each in group.schedules[self.schedule].collectives for stage in group.route.collectives(each)
-        ]
-        for stage in stages:
-            for bucket in group.buckets:
+        for name in group.schedules[self.schedule].collectives:
+            for stage, bucket in product(group.route.collectives(name), group.buckets):
                 key = stage.label, bucket.index
                 alone_s[key] = min(price(stage, bucket), alone_s.get(key, math.inf))
         own = [self.carried_s.get(key, math.inf) for key in alone_s]
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.min(group.world.transport.gather_values(own), axis=0) / [*alone_s.values()]
-        factor = float(np.median(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0
+        finite = found[np.isfinite(found)]
+        factor = float(np.median(finite)) if finite.size else 1.0
         return lambda stage, bucket: factor * price(stage, bucket)
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.calls[number].layer
         own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.calls[number]]
-        costs = {tensor: each.cost(each.optimizer) for tensor, each in own if each.optimizer}
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, costs.get(tensor)) for tensor, each in own)
+        tensors = tuple(
+            Tensor(tensor, layout.shapes[tensor], each.outputs, each.cost(each.optimizer) if each.optimizer else None)
+            for tensor, each in own
+        )
         return Use(layer_name(layer, number), tensors, *seconds)

@@ -15,7 +15,7 @@ from dear_mpi.training.log import KEPT
 from dear_mpi.training.session import Session
 from dear_mpi.training.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
 
-Show: TypeAlias = Callable[[Timeline], object]  # processes the timeline of all ranks, for example writes it to files
+Show: TypeAlias = Callable[[Timeline], object]  # writes it to files, for example
 FACTS = (
     "model schedule fusion buckets algorithm update accumulate batch wire device ranks hosts transport emulated_link"
 )
@@ -24,21 +24,19 @@ FACTS = (
 def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
     """Flush and return the last iterations of all ranks as a run, by the clock of rank 0. Collective.
 
-    A ``clock`` made before the iterations knows the drift. Raises ClocksError if clocks cannot be compared, and
-    ValueError without an iteration.
+    A ``clock`` made before knows the drift. Raises ClocksError, or ValueError without an iteration.
     """
     return merged(record(session, name, clock, kept=kept))
 
 
 def record(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> list[Recording]:
-    """Record as ``recorded``, but each rank by its own clock. Collective."""
+    """Record each rank by its own clock. Collective."""
     session.flush()
     transport, compute = session.world.transport, session.group.streams.compute
     if session.group.fabric.log.last.end is None:
         raise ValueError(f"no iteration of {name!r} was recorded")
     compute.seconds(compute.mark(), compute.mark())  # a GPU finishes all launched work
-    if clock is None:
-        clock = CommonClock(transport)
+    clock = clock or CommonClock(transport)
     clock.look()
     own = Recording(name, session.world.size, done_by(session, kept=kept), clock.aligned())
     found: list[Recording] = transport.gather_values(own)
@@ -47,16 +45,16 @@ def record(session: Session, name: str, clock: CommonClock | None = None, *, kep
 
 
 def first_noted(ranks: Sequence[Rank]) -> int:
-    """Return the first collective that some rank ran in its first iteration and that all ranks noted.
+    """Return the first collective that a rank ran in its first iteration and that all noted.
 
-    On other ranks it may have ended before their first iteration; without notes, its waits cannot be attributed.
+    On other ranks it may have ended before; waits without notes cannot be attributed.
     """
-    needed, known = list[int](), list[int]()
+    needed, known = list[int](), [0]
     for rank in ranks:
-        since_s = min((each.begin_s for each in rank.iterations[:1]), default=-math.inf)
+        since_s = rank.iterations[0].begin_s if rank.iterations else -math.inf
         needed += [noted.number for noted in rank.noted if noted.end_s > since_s][:1]
         known += [noted.number for noted in rank.noted[:1]]
-    return max(min(needed, default=0), *known, 0)
+    return max(min(needed, default=0), *known)
 
 
 def without_notes_before(first: int, rank: Rank) -> Rank:
@@ -64,11 +62,11 @@ def without_notes_before(first: int, rank: Rank) -> Rank:
 
 
 def done_by(session: Session, *, kept: int = KEPT) -> Rank:
-    """Return this rank's last iterations, by its own clock."""
+    """Return this rank's last iterations."""
     transport, group = session.world.transport, session.group
     streams, log = group.streams, group.fabric.log
     zero = streams.compute.mark()
-    # Host events already use this clock; a later reading would shift all spans relative to the notes.
+    # Host events use this clock; a later reading would shift spans against the notes.
     zero_s = zero if isinstance(zero, float) else perf_counter()
 
     def clock(lane: str, mark: Any) -> float:
@@ -78,28 +76,26 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
     host = f" on host {transport.hosts[transport.rank]}" * (len(set(transport.hosts)) > 1)
     layers = [layer_name(call.layer, number) for number, call in enumerate(group.calls)]
     own = rank_of(log, f"rank {transport.rank}{host}", layers, clock, kept=kept)
-    # Include the notes of the previous iteration: other ranks may run its collectives in theirs.
-    numbers = [each.number - 1 for each in own.iterations[:1]]
-    begins = (each.begin for each in log.records if each.number in numbers and each.begin is not None)
-    since_s = min((clock(COMPUTE, begin) for begin in begins), default=-math.inf)
-    return replace(own, number=transport.rank, noted=tuple(log.notes.since(since_s)))
+    # With the notes of the iteration before: other ranks may run its collectives in theirs.
+    before = own.iterations[0].number - 1 if own.iterations else None
+    begins = (clock(COMPUTE, each.begin) for each in log.records if each.number == before and each.begin is not None)
+    return replace(own, number=transport.rank, noted=tuple(log.notes.since(min(begins, default=-math.inf))))
 
 
 class Recorder:
-    """Record the runs of a job: construct it before the job, ``keep`` and ``show`` after its runs. Collective."""
+    """Record the runs of a job: construct it before the job, ``keep`` and ``show`` runs. Collective."""
 
     def __init__(self, world: World, show: Show) -> None:
         self.world, self.files = world, show
-        self.clock = CommonClock(world.transport)
-        self.runs: list[list[Recording]] = []
+        self.clock, self.runs = CommonClock(world.transport), list[list[Recording]]()
 
     def keep(self, session: Session, name: str, *, kept: int = KEPT) -> list[Recording]:
-        """Flush, keep the last iterations as a run of this name, and return all ranks' recordings."""
+        """Flush, keep the last iterations, and return all ranks' recordings."""
         self.runs.append(record(session, name, self.clock, kept=kept))
         return self.runs[-1]
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let rank 0 show the runs; only its own if the clocks cannot be compared. ``rows``: see ``describe``."""
+        """Let rank 0 show the runs, only its own if clocks cannot be compared. ``rows``: of ``describe``."""
         facts = common([{name: row[name] for name in FACTS.split()} for row in rows])
 
         def shown() -> str:

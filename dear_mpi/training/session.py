@@ -51,22 +51,22 @@ class Session:
     """Train a model on all ranks. The constructor and all methods are collective unless documented otherwise.
 
     Use it as a context manager: leaving it flushes, ends the engine and frees all plans. If one rank leaves early, the
-    others end the job: they would wait forever. Ranks that have waited 30 s for another one report it.
+    others end the job. Ranks that have waited 30 s for another one report it.
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
-        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see ``dear_mpi.models.layer``.
+        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        calls: indices of the layers in execution order, default: as in ``layers``; a layer may run several times.
+        calls: indices of the layers in execution order, perhaps several times; default: as in ``layers``.
         schedules: several schedules that take turns on the model.
         options: see ``Options``.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one.
-        MismatchError: the ranks differ in their options or in their parameters.
+        MismatchError: the ranks differ in their options or parameters.
     """
 
-    passes: Model | None = None  # runs the passes, if it is no loop over the layers
+    passes: Model | None = None  # runs the passes, unless they are a loop over the layers
     threads = THREADS
     open_streams = staticmethod(open_streams)
 
@@ -106,7 +106,7 @@ class Session:
             self.stack, self.closed = stack.pop_all(), False
 
     def build(self, calls: Sequence[int] | None) -> dict[str, Any]:
-        """Make all objects that need no communication; return the facts that must be equal on all ranks."""
+        """Make what needs no communication; return the facts that ranks compare."""
         layers = in_order(self.layers, calls)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
@@ -118,15 +118,15 @@ class Session:
 
     def open(self, engine: Engine) -> None:
         self.group.open(self.world, engine, self.loss, self.passes)
-        self.last = next(iter(self.schedules))  # of the last iteration
+        self.last = next(iter(self.schedules))
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """Run one iteration with the first schedule; return the mean loss over the whole batch.
 
         Args:
             x, targets: this rank's part of the batch, host arrays.
-            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch that count.
-                By default all ranks have as many as this one.
+            total: divisor of the summed loss, equal on all ranks: the targets of the whole batch that count. By
+                default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
@@ -135,41 +135,38 @@ class Session:
         return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """Run one iteration with a schedule, after a flush if the schedule changed; see ``Trainer.iteration``."""
+        """Run one iteration with a schedule, after a flush if it changed; see ``Trainer.iteration``."""
         self.check_open()
         self.attendance.steps += 1
         if schedule != self.last:
             self.flush()
             self.last = schedule
         x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
-        with np.errstate(all="ignore"), no_child_leaves():  # non-finite values are checked and reported once
+        with np.errstate(all="ignore"), no_child_leaves():  # checks report non-finite values once
             found = self.group.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
 
     def flush(self) -> None:
-        """Finish pending work: afterwards all parameters are up to date. Raises errors of the last iteration.
-
-        Call it on all ranks.
-        """
+        """Finish pending work, so that parameters are up to date. Raises errors of the last iteration."""
         if not self.group.fabric.common:  # then ranks ask each other about their gradients
             self.attendance.meet("flush")
         self.group.flush()
 
     def cut(self, fusion: str) -> None:
-        """Continue with other buckets; all memory stays in place. Raises ArgumentError if the policy is not allowed."""
+        """Continue with other buckets. Raises ArgumentError if the policy is not allowed."""
         self.check_open()
         self.attendance.meet("cut")
         self.decisions.cut(fusion)
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return the parameters of all layers, in order. Not collective."""
+        """Return the parameters of all layers. Not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """Return the speeds of all ranks, for splitting a batch for ``step``; None if they are equal."""
+        """Return the speeds of all ranks, to split batches by; None if equal."""
         return self.group.owners.weights
 
     def parameters_sha256(self) -> str:
@@ -184,14 +181,14 @@ class Session:
         return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
-        """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
+        """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import restore
 
         self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
-        """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
+        """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import snapshot, write
 
         self.check_alike("save")
@@ -199,7 +196,7 @@ class Session:
         by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
-        """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""
+        """Continue from a saved file; return its notes. Raises ArgumentError."""
         from dear_mpi.training.checkpoint import read, restore
 
         self.attendance.meet("resume")
@@ -210,15 +207,15 @@ class Session:
     def check_alike(self, place: str = "check_alike") -> None:
         """Flush, end an open sync interval, and check that all ranks reach one place with equal parameters.
 
-        Raises MismatchError, which names a parameter.
+        MismatchError names a parameter.
         """
         self.attendance.meet(place)
         self.flush()
         self.group.settle()
-        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
 
         def facts() -> dict[str, str]:
-            return {"call": place} | {name: f"checksum {checksum(each.value)}" for name, each in named}
+            named = {f"parameter {number} ({each.name})": each.value for number, each in enumerate(self.parameters)}
+            return {"call": place} | {name: f"checksum {checksum(value)}" for name, value in named.items()}
 
         agree(self.world.transport, DIFFER, facts)
 
@@ -244,13 +241,13 @@ class Session:
             self.group.leave()
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Free the plans, except after an error of a single rank: its peers may never answer."""
+        """Free the plans, except after an error of one rank: its peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.group.plans.close()
 
 
 def model_of(layers: Sequence[Layer], loss: Loss) -> str:
-    """Describe the model facts that ranks compare, except parameter bytes; of large models only the first ones."""
+    """Describe the model, except the values of parameters."""
     parameters = [
         f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
         + " frozen" * (not parameter.trained)
@@ -258,17 +255,16 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
         for number, layer in enumerate(layers)
         for parameter in layer.parameters
     ]
-    text = f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}"
-    return shortened(text)
+    return shortened(f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}")
 
 
 def shortened(text: str) -> str:
-    """Return a text that ranks compare, and that fits a message: the end of a long one is a checksum."""
+    """Return a text that ranks compare; a long one ends in a checksum."""
     return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
 def number_of_targets(total: Any) -> int:
-    """Convert a number, or a tensor with one, to an integer. Raises ValueError if it is not whole, or negative."""
+    """Convert a whole number, or a tensor with one. Raises ValueError."""
     with suppress(TypeError, ValueError, OverflowError):
         if int(total) == total and total >= 0:
             return int(total)

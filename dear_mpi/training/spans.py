@@ -4,23 +4,23 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
         steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 
-``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks would look right, so it refuses
-unknown clocks, and clocks that messages contradict: none can end before it was sent.
+``merged`` refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.plans.notes import Flow, Noted, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.ranks.clock import Aligned
-from dear_mpi.training.log import EXCHANGE, Event, Log, Record
+from dear_mpi.training.log import EXCHANGE, Log, Record
 
+T = TypeVar("T", "Span", "Iteration")
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
@@ -30,8 +30,8 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
-    ``collectives/plans/notes.py``. ``args`` holds details by name.
+    ``kind`` is one of ``KINDS`` (``other``: a sum of the loss or of statistics), in the lane ``steps`` one of
+    ``collectives/plans/notes.py``.
     """
 
     lane: str
@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Delimit an iteration, from the beginning of forward to the end of the last hook."""
+    """Delimit an iteration, from forward's beginning to the last hook's end."""
 
     number: int
     begin_s: float
@@ -56,17 +56,13 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning."""
+    """Record one rank by its clock, or all ranks if alike, ordered by beginning."""
 
     name: str
     iterations: tuple[Iteration, ...]
     spans: tuple[Span, ...]
     number: int = 0
     noted: tuple[Noted, ...] = ()  # its collectives
-
-    def times(self) -> Iterator[tuple[float, float]]:
-        for found in (self.spans, self.iterations, self.noted):
-            yield from ((each.begin_s, each.end_s) for each in found)
 
     def within(self, iteration: Iteration, kind: str) -> Iterator[Span]:
         """Yield the spans of a kind with their middle in an iteration."""
@@ -77,7 +73,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """Hold the lane ``steps`` by rank, and the messages with both ends known, from all ranks' notes."""
+    """Hold the lane ``steps`` by rank, and the messages with both ends known."""
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
     flows: list[Flow] = field(default_factory=list)
@@ -85,7 +81,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Run:
-    """Hold the last iterations of one schedule, on all ranks or on some of very many."""
+    """Hold the last iterations of one schedule, on all ranks or some of very many."""
 
     name: str  # unique within a timeline
     ranks: tuple[Rank, ...]
@@ -97,48 +93,48 @@ class Run:
         return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
 
     @cached_property
-    def inside(self) -> Inside:
-        return inside_of(self.ranks)
+    def timed(self) -> list[Any]:
+        return [each for rank in self.ranks for each in (*rank.spans, *rank.iterations, *rank.noted)]
 
     @cached_property
     def begin_s(self) -> float:
-        return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
+        return min((each.begin_s for each in self.timed), default=0.0)
 
     @cached_property
     def end_s(self) -> float:
-        return max((end_s for rank in self.ranks for _, end_s in rank.times()), default=0.0)
+        return max((each.end_s for each in self.timed), default=0.0)
+
+    @cached_property
+    def inside(self) -> Inside:
+        first = max((min(each.number for each in rank.noted) for rank in self.ranks if rank.noted), default=0)
+        collectives = defaultdict[int, dict[int, Noted]](dict)
+        for rank in self.ranks:
+            for noted in rank.noted:
+                if noted.number >= first:
+                    collectives[noted.number][rank.number] = noted
+        found = Inside()
+        for _, their in sorted(collectives.items()):
+            starts = starts_of(their)
+            for number, noted in their.items():
+                found.spans[number] += [
+                    Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted))
+                    for each in spans_of(number, noted, starts)
+                ]
+            found.flows.extend(flows_of(their, starts))
+        return found
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Hold runs and the facts common to them."""
+    """Hold runs and their common facts."""
 
-    live: bool  # whether times were measured; otherwise they are predicted
+    live: bool  # measured, or predicted
     runs: tuple[Run, ...]
-    facts: dict[str, Any] = field(default_factory=dict)  # names and values, such as the model and the network
-
-
-def inside_of(ranks: Sequence[Rank]) -> Inside:
-    first = max((min(each.number for each in rank.noted) for rank in ranks if rank.noted), default=0)
-    collectives = defaultdict[int, dict[int, Noted]](dict)
-    for rank in ranks:
-        for noted in rank.noted:
-            if noted.number >= first:
-                collectives[noted.number][rank.number] = noted
-    found = Inside()
-    for _, their in sorted(collectives.items()):
-        starts = starts_of(their)
-        for number, noted in their.items():
-            steps = spans_of(number, noted, starts)
-            found.spans[number] += [
-                Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted)) for each in steps
-            ]
-        found.flows.extend(flows_of(their, starts))
-    return found
+    facts: dict[str, Any] = field(default_factory=dict)  # such as the model and the network
 
 
 def name_of(step: StepSpan) -> str:
-    """Name a step, for example "step 2: waiting, rank 1"."""
+    """Name a step, such as "step 2: waiting, rank 1"."""
     if step.step is None:
         return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
     kind = "waiting or transfer" if step.kind == "either" else step.kind
@@ -146,47 +142,41 @@ def name_of(step: StepSpan) -> str:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """Record one rank's last ``kept`` iterations; nothing may be under way. ``layers`` names each layer call."""
+    """Record one rank's last ``kept`` iterations, with names of layers; nothing may be under way."""
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
-    found = [span for record in known for span in spans_in(record, layers, clock)]
     begin_s = iterations[0].begin_s if iterations else -math.inf
+    found = (span for record in known for span in spans_in(record, layers, clock))
     shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
     return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
 
 
 def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
-    def span(lane: str, kind: str, name: str, event: Event) -> Span:
-        return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
-
-    for kind in ("forward", "backward"):
-        passed = [event for event in record.within if event.kind == kind]
-        for event, layer in zip(passed, places(kind, layers, len(passed)), strict=True):
-            yield span(COMPUTE, kind, f"{kind} {layer}", event)
-    for event in record.within:
-        if event.kind == "weights":
-            yield span(COMPUTE, event.kind, f"weights of {layers[event.number]}", event)
-    others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
-    for lane, events in ((COMPUTE, others), (WIRE, record.engine)):
+    passed, seen = Counter(event.kind for event in record.within), Counter[tuple[str, int]]()
+    for lane, events in ((COMPUTE, (*record.within, *record.after)), (WIRE, record.engine)):
         for event in events:
             kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
-            name = f"update of bucket {event.number}" if kind == "update" else str(event.what)
-            shown = span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
-            since = event.since
-            yield shown if since is None else shown._replace(args={"queued_s": shown.begin_s - clock(COMPUTE, since)})
-
-
-def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
-    """Name ``count`` layer calls in pass order, with the part of the batch if several."""
-    ordered = layers if kind == "forward" else layers[::-1]
-    for place in range(count):
-        part, call = divmod(place, len(ordered))
-        yield ordered[call] + (f", part {part + 1} of {count // len(ordered)}" if count > len(ordered) else "")
+            name, number, begin_s = str(event.what), event.number, clock(lane, event.begin)
+            if kind in ("forward", "backward"):
+                seen[kind, number] += 1
+                name, parts = f"{kind} {layers[number]}", passed[kind] // len(layers)
+                name += f", part {seen[kind, number]} of {parts}" * (parts > 1)
+            elif kind == "weights":
+                name = f"weights of {layers[number]}"
+            elif kind == "update":
+                name = f"update of bucket {number}"
+            elif kind == "wait":
+                name = f"wait for {name}"
+            elif lane == COMPUTE:
+                continue
+            args = None if event.since is None else {"queued_s": begin_s - clock(COMPUTE, event.since)}
+            kind = kind if kind in KINDS else "other"
+            yield Span(lane, kind, shortened(name), begin_s, clock(lane, event.end), args)
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Map names to the value common to all rows, or else to the list of values.
+    """Map names to the value common to all rows, or to all values.
 
     >>> common([{"model": "cnn", "schedule": "wfbp"}, {"model": "cnn", "schedule": "dear"}])
     {'model': 'cnn', 'schedule': ['wfbp', 'dear']}
@@ -243,15 +233,16 @@ def merged(recordings: Sequence[Recording]) -> Run:
 
 
 def moved(rank: Rank, aligned: Aligned) -> Rank:
-    def at(seconds: float) -> float:
-        return seconds - aligned.offset_s(seconds)
+    def at(each: T) -> T:
+        begin_s, end_s = (seconds - aligned.offset_s(seconds) for seconds in (each.begin_s, each.end_s))
+        return each._replace(begin_s=begin_s, end_s=end_s)
 
     if not aligned.looks:
         return rank
     return replace(
         rank,
-        iterations=tuple(each._replace(begin_s=at(each.begin_s), end_s=at(each.end_s)) for each in rank.iterations),
-        spans=tuple(each._replace(begin_s=at(each.begin_s), end_s=at(each.end_s)) for each in rank.spans),
+        iterations=tuple(map(at, rank.iterations)),
+        spans=tuple(map(at, rank.spans)),
         noted=tuple(noted.earlier(aligned.offset_s(noted.begin_s)) for noted in rank.noted),
     )
 

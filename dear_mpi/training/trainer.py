@@ -5,12 +5,12 @@ A gradient's path: a backward pass writes it into its bucket and calls ``gradien
 
 Layer calls may run in any order, but hooks run in one order, equal on all ranks:
 
-    forward    before a layer call begins, the hooks of all earlier layer calls are called.
-    backward   the gradients of a layer call are handed on after the gradients of all later layer calls.
+    forward    before a layer call begins, the hooks of all earlier ones are called.
+    backward   the gradients of a layer call are handed on after all later calls' gradients.
 
-No rank can deadlock: the dry run has shown that the schedule never waits forever in hooks of this order, and a gradient
-that is not ready is held back on its rank only, at most until the backward pass ends; then it is zero. (PyTorch's DDP
-holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
+No rank can deadlock: the dry run has shown that the schedule never waits forever in this order. Other gradients are
+held back on their rank, until the backward pass ends; then they are zero (as in PyTorch's DDP: Li et al., VLDB 2020,
+section 3.2.3).
 """
 
 import math
@@ -22,7 +22,6 @@ from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
-from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed
 from dear_mpi.training.log import EXCHANGE, Times, times_of
@@ -34,41 +33,34 @@ class TrainingError(AgreedError):
 
 
 class Model(Protocol):
-    """Run the passes of a model and report progress to a trainer: ``LayerLoop``, or the loop of a PyTorch user."""
+    """Run the passes of a model, and report to a trainer: ``LayerLoop``, or a PyTorch user's loop."""
 
     @property
     def faults(self) -> Sequence[str]:
-        """Return why it cannot continue after ``forward``; all ranks then end with this iteration."""
+        """Return why it cannot continue; all ranks then end with this iteration."""
 
     def forward(self, x: Array, trainer: "Trainer") -> Any:
-        """Return its output, or None if it cannot continue.
-
-        Call ``trainer.before_forward(call)`` before a layer call, or a later one, needs its parameters.
-        """
+        """Return the output. Call ``trainer.before_forward(call)`` before parameters are needed."""
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
-        """Write all gradients. Without ``dy`` any gradients will do.
+        """Write all gradients.
 
-        Before a layer call, call ``trainer.before_backward(call)``; after it ``ran`` and ``gradients_ready``. If the
-        order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
+        Call ``trainer.before_backward(call)``, and afterwards ``ran`` and ``gradients_ready``. If the order is unknown,
+        call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
         """
 
 
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
-    The events of an iteration, in this order; the events of a pass come ``accumulate`` times:
+    The events of an iteration; a pass comes ``accumulate`` times:
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
         end_iteration
 
-    In the first iteration, and always with ``debug``, gradients are NaN before layers write them.
-
-    Args:
-        calls: the layer calls, ``LayerCall`` or ``VirtualCall``.
-        meter: sums the losses of all ranks, ``LossMeter`` or ``VirtualMeter``.
-        model: runs the passes; default: a loop over ``calls``.
+    In the first iteration, and always with ``debug``, gradients are NaN before layers write them. ``meter`` sums the
+    losses of all ranks; ``model`` runs the passes, by default a loop over the layer ``calls``.
     """
 
     def __init__(
@@ -85,21 +77,20 @@ class Trainer:
     ) -> None:
         self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
-        self.model = model or LayerLoop(self.calls, self.fabric)
+        self.model = model or LayerLoop()
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
-        self.trouble = ""  # with this rank's gradients; the others learn of it with the next loss
+        self.trouble = ""  # with this rank's gradients
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
 
+        Returns the mean loss over the whole batch, and the times.
+
         Args:
             x, targets: this rank's part of the batch.
-            total: the number of targets that count in the whole batch: the loss averages once, so parts may be unequal.
-
-        Returns:
-            The mean loss over the batch of the whole job, and the times.
+            total: targets that count in the whole batch: the loss averages once, so ranks may have unequal parts.
 
         Raises:
             TrainingError: the loss or a gradient is infinite or not a number, or ``total`` is wrong.
@@ -124,7 +115,6 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        """Split a batch along its first axis (examples); without a split, targets may have any shape."""
         if self.accumulate == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
@@ -145,11 +135,10 @@ class Trainer:
 
     @property
     def last_part(self) -> bool:
-        """Return whether this pass completes the gradients of the batch."""
         return self.part == self.accumulate - 1
 
     def before_forward(self, call: int) -> None:
-        """Call the hooks of a layer call that is about to begin, after any missing hooks of earlier ones."""
+        """Call the hooks of a layer call that begins, after missing ones of earlier calls."""
         while self.running < call:
             self.after_forward()
             self.running, self.over = self.running + 1, False
@@ -158,14 +147,14 @@ class Trainer:
             self.begin_s = self.fabric.now()
 
     def after_forward(self) -> None:
-        """End the running layer call, if it is still open."""
+        """End the open layer call, if any."""
         if not self.over:
             self.ran("forward", self.running)
             self.over = True
             self.hook("after_forward", self.running)
 
     def end_forward(self) -> None:
-        """Call the hooks of layer calls that the forward pass skipped."""
+        """Call the hooks of skipped layer calls."""
         self.before_forward(len(self.calls) - 1)
         self.after_forward()
 
@@ -180,22 +169,19 @@ class Trainer:
         self.begin_s = self.fabric.now()
 
     def gradients_ready(self, call: int) -> None:
-        """Hand on all ready gradients, up to the first call whose gradients are missing.
-
-        The schedule learns only of the last part.
-        """
+        """Hand on ready gradients, up to the first call that lacks them, to the schedule in the last part."""
         self.calls[call].check_written()
         self.written.add(call)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
-            self.before_backward(ready)  # if its gradients came before a later layer call's
+            self.before_backward(ready)  # if it ran before a later layer call
             self.calls[ready].after_backward(last=self.last_part)
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
 
     def wrote(self, call: int) -> None:
-        """Note that a layer call ran backward and its gradients are ready; the model picks the next one."""
+        """Note that a layer call ran backward, in the model's order."""
         self.ran("backward", call)
         self.gradients_ready(call)
         self.before_backward(self.next)
@@ -205,7 +191,6 @@ class Trainer:
         self.rules.end_backward([each.call for each in self.fabric.delayed])
 
     def end_iteration(self) -> tuple[float, Times]:
-        """Return the loss of the whole job and the times. Raises as ``iteration``."""
         loss = self.meter.read()
         self.fabric.log.end(self.fabric.now())
         self.check(loss)
@@ -214,7 +199,6 @@ class Trainer:
         return loss, self.times
 
     def ran(self, what: str, call: int) -> None:
-        """Log that a layer call ran since ``begin_s``."""
         self.fabric.log.did(what, call, self.begin_s, self.fabric.now())
 
     def hook(self, name: str, *call: int) -> None:
@@ -225,11 +209,11 @@ class Trainer:
         self.fabric.rules = self.rules
         self.hook("flush")
         self.rules.flushed()
-        for handle in self.fabric.late.values():  # used in later iterations, not now; other messages may travel then
+        for handle in self.fabric.late.values():  # other messages may travel then
             self.fabric.block(handle)
 
     def finish(self) -> None:
-        """Flush without the other ranks. Raises CollectiveError if they must start something for it."""
+        """Flush without the other ranks. Raises CollectiveError if they must start something."""
         if not self.rules.all_started:
             what = "starts some collectives only when parameters are needed, on all ranks"
             raise CollectiveError(f"schedule {self.rules.name!r} {what}: call session.flush() on all ranks before")
@@ -238,8 +222,8 @@ class Trainer:
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, only one of them may be in ``trouble``. Ranks may ask each other only
-        once all know of it: from the last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, one of them may be in ``trouble``. All ask once all know: from the last
+        loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -261,14 +245,13 @@ class Trainer:
         return self.model.faults[:1] or [complaint for call in self.calls[:1] for complaint in call.complaints]
 
     def complain(self) -> dict[str, Any]:
-        said = [*self.complaints, *[self.trouble] * (not self.fabric.common and bool(self.trouble))]
-        if said:
+        if said := [*self.complaints, *filter(None, [self.trouble] * (not self.fabric.common))]:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}
 
 
 class LayerLoop:
-    """Run the layer calls one after the other. A schedule may delay the second half of a layer's backward pass:
+    """Run the layer calls one after the other. A schedule may delay the second half of a backward pass:
 
     layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
     the schedule hears that gradients are there:   3           2, 1
@@ -276,54 +259,44 @@ class LayerLoop:
 
     faults: Sequence[str] = ()
 
-    def __init__(self, calls: Sequence[Any], fabric: Fabric) -> None:
-        self.calls, self.fabric = calls, fabric
-
     def forward(self, x: Array, trainer: Trainer) -> Array:
-        for number, call in enumerate(self.calls):
-            exchange = self.exchange(number, x, back=False)
-            trainer.before_forward(number)
-            x = self.received(number, exchange, x)
-            trainer.begin_s = self.fabric.now()
+        for number, call in enumerate(trainer.calls):
+            x = self.entered(number, x, trainer, back=False)
+            trainer.begin_s = trainer.fabric.now()
             x = call.forward(x, inspect=trainer.first)
             trainer.after_forward()
         return x
 
     def backward(self, dy: Array, trainer: Trainer) -> None:
-        for number in reversed(range(len(self.calls))):
-            call = self.calls[number]
-            exchange = self.exchange(number, dy, back=True)
-            trainer.before_backward(number)
-            dy = self.received(number, exchange, dy)
+        for number, call in reversed([*enumerate(trainer.calls)]):
+            dy = self.entered(number, dy, trainer, back=True)
             call.before_backward(dy, inspect=trainer.debug or trainer.first)
             late = trainer.last_part and call.split and trainer.schedule.delays_weights(number)
-            trainer.begin_s = self.fabric.now()
+            trainer.begin_s = trainer.fabric.now()
             dy = call.backward(dy, late=late)
             trainer.ran("backward", number)
             if late:
-                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
+                trainer.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
             else:
                 trainer.gradients_ready(number)
 
-    def exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
-        """Start the exchange of a layer before a pass, if it has one."""
-        if not self.calls[number].exchanging:
-            return None
-        act = self.calls[number].exchange(given, back=back)
-        return self.fabric.launch_act((EXCHANGE, number), act, f"exchange of layer {number}")
-
-    def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
-        """Wait for an exchange and return the received data."""
-        if exchange is None:
+    def entered(self, number: int, given: Any, trainer: Trainer, *, back: bool) -> Any:
+        """Call the hook of a pass, while the layer exchanges its input, if it does; return the input."""
+        call, fabric = trainer.calls[number], trainer.fabric
+        enter = trainer.before_backward if back else trainer.before_forward
+        if not call.exchanging:
+            enter(number)
             return given
-        self.fabric.wait_for(exchange)
-        found: Array = self.calls[number].received
-        return found
+        act = call.exchange(given, back=back)
+        exchange = fabric.launch_act((EXCHANGE, number), act, f"exchange of layer {number}")
+        enter(number)
+        fabric.wait_for(exchange)
+        return call.received
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
-        """Run the delayed half of a backward pass, when a hook of the schedule asks for it."""
-        point, trainer.begin_s = trainer.rules.point, self.fabric.now()
-        self.calls[number].backward_weights()
+        """Run the delayed half of a backward pass."""
+        point, trainer.begin_s = trainer.rules.point, trainer.fabric.now()
+        trainer.calls[number].backward_weights()
         trainer.ran("weights", number)
         trainer.gradients_ready(number)
         trainer.rules.point = point

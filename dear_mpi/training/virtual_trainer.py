@@ -1,7 +1,7 @@
-"""Run a trainer on the virtual fabric: the dry run of a schedule before it trains, and the only predictor.
+"""Run a trainer on the virtual fabric: the dry run of a schedule, and the only predictor.
 
-A prediction is the mean length of the counted iterations, from the last rank's begin to the last rank's end, and one
-rank's activity in that time: ranks of different speeds may be last in turn.
+A prediction is the mean length of the counted iterations, between the last ranks' begin and end, and one rank's
+activity: ranks of different speeds may be last in turn.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, Sequenced
-from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
+from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import KEPT, Log, Times, fold, kind_of
+from dear_mpi.training.log import KEPT, Event, Log, Times, fold
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
 TIE = 1e-9  # relative difference below which times are equal
-UNFAIR = 0.02  # warn about a baseline whose buckets cost more than this share of its best time
-REACHED = 1.005  # an iteration up to this many times its bound reaches it
+UNFAIR = 0.02  # a baseline's buckets may cost this share of its best time
+REACHED = 1.005  # times its bound: an iteration that reaches it
 ALL_REACHED = "Each row reaches its schedule's bound: another schedule, other buckets or a faster network may help."
-FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration: none, two (the second has nothing to do), or one
+FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration
 WARM = 3  # iterations until the pipeline is full
 T = TypeVar("T")
 
@@ -50,56 +50,29 @@ class Prediction:
     backward_s: float
     exposed_s: float  # waiting for communication
     update_s: float  # of the optimiser
-    rest_s: float  # the loss, and the gap between the rank's time and the job's
+    rest_s: float  # with the gap between the rank's time and the job's
     bound_s: float
     network_s: Mapping[str, float]  # of each of the schedule's collectives, for all buckets
     log: Log | None = None  # of the last iterations, if kept
 
 
-class Tally:
-    """Add up iterations on a virtual fabric from now on; all seconds are for all ranks, or for each."""
+def representative(own_s: Any, length_s: float, compute_s: Any) -> int:
+    """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
 
-    def __init__(self, fabric: VirtualFabric) -> None:
-        self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
-        self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0)
-
-    def add(self) -> None:
-        self.iterations += 1
-        fold(self.fabric.log.last.within, between, kind_of, self.taken_s)
-
-    @property
-    def length_s(self) -> float:
-        return last(self.fabric.now()) - last(self.begin_s)
-
-    def rank(self) -> int:
-        """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
-
-        It exists: the rank that was last at the beginning ends no later than the rank that is last at the end.
-        """
-        if isinstance(self.fabric.now(), float):  # one clock for all ranks
-            return 0
-        own_s, compute_s = self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"]
-        own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
-        lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s
-        least_s = lacks_s[lacks_s >= -tie_s].min()
-        near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
-        return int(np.argmax(np.where(near, compute_s, -1.0)))
-
-    def means(self) -> dict[str, float]:
-        rank, share = self.rank(), 1 / self.iterations
-        taken_s = {kind: share * of_rank(seconds, rank) for kind, seconds in self.taken_s.items()}
-        iteration_s = share * self.length_s
-        return {
-            **{f"{kind}_s": taken_s[kind] for kind in ("forward", "backward", "update")},
-            "exposed_s": taken_s["wait"],
-            "iteration_s": iteration_s,
-            "rest_s": max(0.0, iteration_s - sum(taken_s.values())),  # not -1e-17
-        }
+    It exists: the rank that is last at the beginning ends no later than the one that is last at the end.
+    """
+    if isinstance(own_s, float):  # one clock for all ranks
+        return 0
+    own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
+    lacks_s, tie_s = length_s - own_s, TIE * length_s
+    least_s = lacks_s[lacks_s >= -tie_s].min()
+    near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
+    return int(np.argmax(np.where(near, compute_s, -1.0)))
 
 
 @dataclass(eq=False)
 class VirtualCall:
-    """Simulate a layer call that only takes time."""
+    """Simulate a layer call, which only takes time."""
 
     fabric: VirtualFabric
     number: int
@@ -142,7 +115,7 @@ class VirtualCall:
 
 
 class VirtualMeter:
-    """Sum a loss of zero that may take time, at its place in the order."""
+    """Sum a loss of zero, which may take time."""
 
     trouble = False
 
@@ -161,13 +134,12 @@ class VirtualMeter:
 
 
 class VirtualTrainer(Trainer):
-    """Run iterations without arrays; ``rules`` has the buckets and the route."""
+    """Run iterations without arrays."""
 
     def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
         calls = [VirtualCall(fabric, number) for number in range(len(costs.forward_s))]
         super().__init__(calls, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
-        self.virtual = fabric
         self.first = False  # no gradients to inspect, and no flush after that
 
     def warm_up(self) -> None:
@@ -175,7 +147,7 @@ class VirtualTrainer(Trainer):
             self.one()
 
     def mean_s(self) -> float:
-        """Return the mean seconds of the iterations of a sync interval, with a full pipeline."""
+        """Return the mean seconds of a sync interval's iterations, with a full pipeline."""
         self.warm_up()
         period = self.rules.route.period
         return sum(self.one().iteration_s for _ in range(period)) / period
@@ -195,15 +167,13 @@ def rehearse(
 ) -> None:
     """Do a dry run: a few iterations and flushes in zero time, then the bound of the schedule.
 
+    Raises ScheduleError if the schedule breaks a rule, would wait forever, never ends, or fails.
+
     Args:
         rules: new, with the buckets.
-        calls: layer calls in a forward pass.
-        split: the layer calls with a two-part backward pass.
+        calls: layer calls in a forward pass; those in ``split`` have a two-part backward pass.
         accumulate: forward passes in an iteration.
         order: decided from layer times, if any.
-
-    Raises:
-        ScheduleError: the schedule breaks a rule, would wait forever, never ends, or fails.
     """
     nothing = [0.0] * calls
     costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=dict.fromkeys(split, 0.0), parts=accumulate)
@@ -227,7 +197,7 @@ def rehearse(
 def in_time(rules: Rules, call: Callable[[], T]) -> T:
     """Return the result of a schedule's code, which may take any time while it proceeds from hook to hook.
 
-    Raises ScheduleError, which names the hook, if one takes too long or fails.
+    Raises ScheduleError, which names the hook.
     """
     try:
         return user_file.in_time(call, lambda: (rules.iteration, rules.point))
@@ -243,41 +213,51 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
 def predict(
     kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
 ) -> Prediction:
-    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError if it breaks a rule.
+    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError.
 
     Args:
         rules: new, with the buckets and the route.
-        iterations: the least number that count; rounded up to whole sync intervals.
-        traced: whether to keep the log of the last iterations.
+        iterations: the least number that count, in whole sync intervals.
+        traced: whether to keep the log.
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:
         trainer.schedule.take(best_order(trainer.schedule, rules, costs))
     trainer.warm_up()
-    tally = Tally(trainer.virtual)
-    for _ in range(round_up(iterations, rules.route.period)):
+    fabric, events, count = trainer.fabric, list[Event](), round_up(iterations, rules.route.period)
+    begin_s = fabric.now()
+    for _ in range(count):
         trainer.one()
-        tally.add()
-    means, sent_s = tally.means(), network_s(kind, rules.route, rules.buckets, costs.price)
+        events += fabric.log.last.within
+    own_s, length_s, share = fabric.now() - begin_s, last(fabric.now()) - last(begin_s), 1 / count
+    taken_s = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0) | fold(events, fabric.seconds)
+    rank = representative(own_s, length_s, taken_s["forward"] + taken_s["backward"])
+    mean_s = {kind: share * of_rank(seconds, rank) for kind, seconds in taken_s.items()}
+    sent_s = network_s(kind, rules.route, rules.buckets, costs.price)
     return Prediction(
         schedule=rules.name,
         route=rules.route.name,
         buckets=rules.buckets,
-        **means,
-        bound_s=float(kind.least(means["forward_s"], means["backward_s"], sent_s, costs.parts)),
+        iteration_s=share * length_s,
+        forward_s=mean_s["forward"],
+        backward_s=mean_s["backward"],
+        exposed_s=mean_s["wait"],
+        update_s=mean_s["update"],
+        rest_s=max(0.0, share * length_s - sum(mean_s.values())),  # not -1e-17
+        bound_s=float(kind.least(mean_s["forward"], mean_s["backward"], sent_s, costs.parts)),
         network_s=sent_s,
-        log=trainer.virtual.log if traced else None,
+        log=fabric.log if traced else None,
     )
 
 
 def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) -> dict[str, float]:
-    """Return the seconds of each of the schedule's collectives, for all buckets: the input of its bound."""
+    """Return the seconds of each of the schedule's collectives, for all buckets, as its bound needs."""
     sent = route.priced(price)
     return {each: sum(sent(each, bucket) for bucket in buckets) for each in kind.collectives}
 
 
 def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | None:
-    """Return the fastest of the orders that a schedule proposes, for ranks of equal speed."""
+    """Return the fastest order that a schedule proposes, for ranks of equal speed."""
     costs = replace(costs, compute=alike, noise=steady)
     fabric = VirtualFabric(rules.another(), costs)
 

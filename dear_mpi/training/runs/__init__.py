@@ -1,1 +1,1 @@
-"""Run the commands' jobs: a configuration, its workload and its job, trained once or compared, with a report."""
+"""Run a configured job, trained once or compared, with a report."""

@@ -1,4 +1,4 @@
-"""Declare the choices of a training run: session options, a model, its data and its optimiser."""
+"""Configure a run: session options, a model, its data and its optimiser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = (
     "take time: TABLE is "
 )
 IN_FILE = "FILE.py:NAME"  # stands for all user models
-# Settings that train each model well on its usual data; flags override them.
+# Settings that train each model well on its usual data.
 PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
@@ -86,17 +86,14 @@ class Config(Training):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Config:
-        """Merge the model's preset with the user's choices (None: not given).
-
-        Raises ValueError if a name or the model is unknown, a number is out of range, or a setting does not apply.
-        """
+        """Merge the model's preset with the user's choices (None: not given). Raises ValueError."""
         given = {key: value for key, value in given.items() if value is not None}
         cls.check_names("setting", given)
         model = given.get("model", cls.model)
         preset, has_context = preset_of(kind_of(model))
         useless = ("data", "batch") if kind_of(model) == "synthetic" else OF_SYNTHETIC
         for name in useless if has_context else ("context", *useless):
-            if name in given:  # it would have no effect, so no user may rely on it
+            if name in given:  # it would have no effect
                 raise ValueError(f"{name} does not apply to the model {model!r}")
         config = cls(**preset | given)
         config.check()
@@ -113,17 +110,15 @@ class Config(Training):
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 
     @property
     def wire_name(self) -> str:
-        """Return the wire format of gradients: the chosen one, the route's, or the parameters' type."""
         return self.wire or Exchange.find_route(self).wire or self.dtype
 
     def new_optimizer(self) -> Optimizer:
-        """Make the optimiser with the chosen settings. Raises ValueError if it lacks a setting or refuses its value."""
+        """Make the optimiser. Raises ValueError."""
         name, *texts = self.optimizer.split(":")
         kind = lookup("optimizer", name, ALL_OPTIMIZERS)
         plain, named = named_values(f"optimizer {name}", texts)
@@ -142,10 +137,9 @@ class Config(Training):
         return kind(**chosen)
 
     def new_rate(self) -> Rate | None:
-        """Make the learning rate schedule up to the optimiser's rate, or None if the rate is constant.
+        """Make the learning rate's curve up to the optimiser's rate; None if it is constant. Raises ValueError.
 
-        Raises ValueError if the decay is unknown or the warm-up is not shorter than the run. A run that resumes from a
-        checkpoint with more iterations follows a longer curve.
+        A run that resumes with more iterations follows a longer curve.
         """
         kind = lookup("decay", self.decay, DECAYS)
         if self.decay == "none" and not self.warmup:
@@ -154,10 +148,7 @@ class Config(Training):
 
 
 def preset_of(kind: str) -> tuple[dict[str, Any], bool]:
-    """Return the usual settings of a model, and whether it may see windows of text.
-
-    Raises ValueError if there is no such model; the message names the extra of models on our pages.
-    """
+    """Return the usual settings of a model, and whether it may see windows of text. Raises ValueError."""
     if kind in PRESETS:
         return PRESETS[kind], kind == IN_FILE
     try:
@@ -169,7 +160,7 @@ def preset_of(kind: str) -> tuple[dict[str, Any], bool]:
 
 
 def kind_of(model: str) -> str:
-    """Return a model's name in ``PRESETS``, or the name of an extra's model.
+    """Return a model's name in ``PRESETS``, or an extra's.
 
     >>> kind_of("mlp"), kind_of("synthetic:resnet50"), kind_of("path/to/mine.py:build")
     ('mlp', 'synthetic', 'FILE.py:NAME')

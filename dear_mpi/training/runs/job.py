@@ -1,9 +1,7 @@
-"""Train a model from a ``Config`` on one rank, and report it as a JSON object.
+"""Train a model from a ``Config`` on one rank, and report it as a JSON object, whose key names are a contract.
 
-The key names are a contract: scripts depend on them. Times are in seconds; iteration times are the slowest rank's.
-``compute_s`` and ``exposed_comm_s`` belong to the iteration of median length, on its slowest rank, without the first
-iterations of each block, which fill the pipeline. With sync intervals of ``period`` iterations, ``compare`` uses the
-mean iteration of the interval of median length.
+Iteration times are the slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on
+its slowest rank; with sync intervals, ``compare`` averages the median one.
 """
 
 from __future__ import annotations
@@ -49,21 +47,18 @@ REPORTED = "model fusion algorithm accumulate device dtype decay warmup batch se
 
 @dataclass(frozen=True)
 class Workload:
-    """Hold a model with its loss and its data; synthetic models have no data."""
+    """Hold a model with its loss and its data, if any."""
 
-    model: str  # for comparison between ranks: its name, or the checksum of a user's file
+    model: str  # its name, or the checksum of a user's file
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
     compute_time: ComputeTime | None = None  # of a synthetic model
-    slowness: float = 1.0  # compute time of this rank relative to others
+    slowness: float = 1.0  # of this rank relative to others
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """Make a built-in or user model on data, or a synthetic model.
-
-    Raises ValueError if a name is unknown, a file is unusable, model and data do not fit, or memory is too small.
-    """
+    """Make a model on data, or a synthetic one. Raises ValueError, also if memory is too small."""
     rng = np.random.default_rng(config.seed)
     if kind_of(config.model) == "synthetic":
         return synthetic_workload(config, world, rng)
@@ -95,10 +90,7 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """Check that values, gradients and optimiser state of ``elements`` elements fit in the host's memory.
-
-    It ignores activations, buckets and the memory of GPUs.
-    """
+    """Check that values, gradients and optimiser state fit in the host's memory."""
     dtype = DTYPES[config.dtype]
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     if config.find_route().update.shard:
@@ -108,13 +100,10 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 class Job(Session):
-    """Train a model from a ``Config``. The constructor is collective.
-
-    Args:
-        schedules: names; all trainers share the model and the buckets, and may take turns.
+    """Train a model from a ``Config``, with schedules that may take turns. The constructor is collective.
 
     Raises:
-        ArgumentError: something in ``config`` is not allowed here, on this rank or on another one.
+        ArgumentError: a setting is not allowed, on this rank or on another one.
         MismatchError: the ranks were asked for different things, or read different data.
     """
 
@@ -125,7 +114,7 @@ class Job(Session):
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
 
     def prepare(self, world: World) -> dict[str, Any]:
-        """Make the model and its batches; return the facts that must be equal on all ranks."""
+        """Make the model and its batches; return the facts that ranks compare."""
         config = self.config
         self.workload = make_workload(config, world)
         facts = asdict(config) | {"model": self.workload.model}
@@ -137,7 +126,7 @@ class Job(Session):
         return facts
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
-        """Return this rank's inputs and targets, and the number of targets in the whole batch."""
+        """Return this rank's inputs and targets, and the whole batch's number of targets."""
         owners, workload = self.group.owners, self.workload
         if workload.compute_time is not None:
             workload.compute_time.pace = workload.slowness * owners.speeds[self.world.rank] * owners.ranks
@@ -156,22 +145,23 @@ class Job(Session):
             MismatchError: the parameters differ.
         """
         self.check_alike()
-        agree(self.world.transport, "training", self.check_parameters)
-        digest = {"params_sha256": self.parameters_sha256()}
-        agree(self.world.transport, "training", lambda: digest)
-        return {"accuracy": self.accuracy(), **digest}
+        digest: dict[str, Any] = {}
 
-    def check_parameters(self) -> dict[str, Any]:
-        for parameter in self.parameters:
-            if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
-                what = "is infinite or not a number after the last update"
-                raise ValueError(f"parameter {parameter.name} {what}: try a lower learning rate (--lr)")
-        return {}
+        def check() -> dict[str, Any]:
+            for parameter in self.parameters:
+                if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
+                    what = "is infinite or not a number after the last update"
+                    raise ValueError(f"parameter {parameter.name} {what}: try a lower learning rate (--lr)")
+            digest["params_sha256"] = self.parameters_sha256()
+            return digest
+
+        agree(self.world.transport, "training", check)
+        return {"accuracy": self.accuracy(), **digest}
 
     def accuracy(self) -> float | None:
         """Return the share of test targets that a classifier gets right; each rank tests a part. Collective.
 
-        Returns None if the model is no classifier, or if layers exchange: ranks have unequal parts.
+        None: the model is no classifier, or layers exchange, and ranks have unequal parts.
         """
         exchanging = any(is_exchanging(layer) for layer in self.layers)
         if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy) or exchanging:
@@ -191,19 +181,19 @@ class Job(Session):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold times of the iteration of median length, so that they add up; lists cover all iterations."""
+    """Hold times of the iteration of median length, which add up, and lists of all iterations."""
 
     iteration_s: list[float]
     forward_s: float
     backward_s: float
     exposed_comm_s: float
     bound_s: float
-    counted_s: list[float] = field(repr=False)  # of iterations, without those that fill the pipeline
+    counted_s: list[float] = field(repr=False)  # without those that fill the pipeline
     steady_s: list[float] = field(repr=False)  # comparable: counted_s, or means of its sync intervals
 
     @property
     def rest_s(self) -> float:
-        """Return the time that is neither layers nor waiting, such as updates, the loss and packing."""
+        """Return the time of updates, the loss, packing and the like."""
         known_s = self.forward_s + self.backward_s + self.exposed_comm_s
         return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 
@@ -224,17 +214,16 @@ def timing(
     Args:
         blocks: series of iterations.
         network: see ``communication`` in ``training/plan_cost.py``.
-        fill: uncounted iterations at the beginning of each block, which fill the pipeline; the last always counts.
-        early: uncounted blocks at the beginning.
-        period: iterations of a sync interval, which differ from each other.
-        parts: number of parts of a batch.
+        fill, early: uncounted iterations of each block, except its last one, and uncounted blocks.
+        period: iterations of a sync interval.
+        parts: of a batch.
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
-        times = np.array(ranks)  # (ranks, iterations, times); an iteration's times come from one rank, so they add up
+        times = np.array(ranks)  # (ranks, iterations, times); one rank's times add up
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
-    steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
+    steady = counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
     # of median length, or the mean of the two in the middle
     _, forward_s, backward_s, exposed_s = middle(steady, (len(steady) - 1) // 2, by=0).tolist()
     return Timing(
@@ -248,8 +237,8 @@ def timing(
     )
 
 
-def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
-    """Return the keys that ``train`` and ``compare`` share."""
+def describe(job: Job, schedule: str, figures: Timing, chosen: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that ``train`` and ``compare`` share; ``chosen`` are the buckets' algorithms."""
     config, world, group = job.config, job.world, job.group
     rates = world.transport.rates
     return {
@@ -259,8 +248,8 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "route": group.route.name,
         "period": group.route.period,
         "optimizer": str(job.options.optimizer),
-        "chosen": group.fabric.chosen(job.schedules[schedule].collectives),
-        "buckets": len(group.buckets),
+        "chosen": chosen,
+        "buckets": len(chosen),
         "ranks": world.size,
         "weights": group.owners.weights,
         "hosts": world.ranks_per_host,

@@ -21,21 +21,21 @@ from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.spans import Recording
 from dear_mpi.training.trainer import TrainingError
 
-# Settings that a resumed run must keep to reach the same bits, in addition to the model, wire format and optimiser.
+# A resumed run reaches the same bits with these settings, the model, wire format, optimiser, and as many ranks.
 DECIDES = "clip loss_scale weights fusion algorithm accumulate decay warmup context"
-FILL = 2  # uncounted iterations at the beginning and after a cut: the first ends with a flush
+FILL = 2  # uncounted iterations at first and after a cut
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Choose where and how often to write checkpoints, and whether to resume from the last one."""
+    """Choose where and how often to write checkpoints, and whether to resume."""
 
     path: Path
     every: int | None = None
     resume: bool = False
 
     def facts(self, rank: int) -> dict[str, Any]:
-        """Return the facts that must be equal on all ranks; rank 0 checks that the file can be written."""
+        """Return the facts that ranks compare; rank 0 checks the file."""
         if rank == 0:
             check_writable("--save", self.path)
             if not is_plain(self.path):
@@ -49,7 +49,7 @@ class Observer(Protocol):
     kept: int  # iterations that its recording needs
 
     def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
-        """Return the observer's part of the report, after the last iteration. Collective.
+        """Return a part of the report, after the last iteration. Collective.
 
         Args:
             name: of the run.
@@ -60,14 +60,14 @@ class Observer(Protocol):
 
 Observe: TypeAlias = Callable[[Job, int, int, CommonClock | None], Observer]
 """Collective, before the iterations: makes an observer of a job, its number of iterations, how many of these do not
-count, and the clock of the timeline, if there is one. An extra's flag of ``train`` leads to a class of this kind, which
-also has ``show(console, found)``."""
+count, and the timeline's clock, if any. An extra's flag of ``train`` leads to such a class, with
+``show(console, found)``."""
 
 
 def train(
     config: Config,
     world: World,
-    progress: Callable[[int, float], object] | None = None,
+    progress: Callable[[int, float], object] = lambda number, loss: None,
     saving: Saving | None = None,
     profile: Path | None = None,
     *,
@@ -78,13 +78,12 @@ def train(
 
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
-        saving: where checkpoints are, if there are any.
-        profile: file for the layer times, written by rank 0 (``training/profile.py``).
+        profile: file for the layer times (``training/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
 
     Raises:
-        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
+        AgreedError: a setting is not allowed, or the ranks were asked for different things.
         TrainingError: the loss or a gradient is infinite or not a number.
     """
     if saving is not None:
@@ -93,7 +92,7 @@ def train(
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
     with Job(config, world, [name]) as job:
-        decisions, group, whole = job.decisions, job.group, config.iterations
+        decisions, fabric, whole = job.decisions, job.group.fabric, config.iterations
         losses: list[float] = resumed(job, saving.path) if saving is not None and saving.resume else []
         done, profiled = len(losses), profile is not None
         if done >= whole:
@@ -101,24 +100,20 @@ def train(
         agree(world.transport, "train", lambda: decisions.check_room(whole, done=done, profiled=profiled))
         clock = recorder.clock if recorder else None
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
-        times: list[Times] = []
-        fill, profiler = FILL, None
-        for iteration in range(done, whole):
+        times, fill, profiler = list[Times](), FILL, None
+        for number in range(done + 1, whole + 1):
             settled = not decisions.undecided(name)
-            if profiled and settled and profiler is None:
-                profiler = Profiler(group)
-            loss, spent = job.iterate(name, *job.batch(iteration))
+            if profiled and settled:
+                profiler = profiler or Profiler(job.group)
+            loss, spent = job.iterate(name, *job.batch(number - 1))
             losses.append(loss)
             times.append(spent)
             if not settled:
                 fill = len(times) + FILL
             if profiler is not None:
                 profiler.note()
-            if progress is not None:
-                progress(iteration + 1, loss)
-            if saving is not None and (
-                iteration + 1 == whole or (saving.every and (iteration + 1) % saving.every == 0)
-            ):
+            progress(number, loss)
+            if saving is not None and (number == whole or number % (saving.every or whole) == 0):
                 job.save(saving.path, {"loss": losses, **facts_of(job)})
         job.flush()
         kept = max((each.kept for each in observing.values()), default=KEPT)
@@ -126,10 +121,10 @@ def train(
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             by_rank_0(world.transport, "profile", lambda: measured.write(profile))
-        schedule, trials = job.schedules[name], decisions.tuning.trials
-        network = communication(group.fabric, schedule.collectives)
-        figures = timing(world.transport, schedule, [times], network, fill=fill, parts=config.accumulate)
-        report = describe(job, name, figures) | {
+        schedule, trials, parts = job.schedules[name], decisions.tuning.trials, config.accumulate
+        network = communication(fabric, schedule.collectives)
+        figures = timing(world.transport, schedule, [times], network, fill=fill, parts=parts)
+        report = describe(job, name, figures, fabric.chosen(schedule.collectives)) | {
             "fusion": own_fusion(decisions.fusion, schedule),
             "tuner": config.fusion if trials else None,
             "tuned": [asdict(trial) for trial in trials],
@@ -137,10 +132,9 @@ def train(
             "loss": losses,
             **job.outcome(),
         }
-        report |= {key: each.found(name, recordings, parts=config.accumulate) for key, each in observing.items()}
-        unfit, fitting = group.fabric.tally
-        if unfit:
-            few = f"{unfit} of {unfit + fitting} buckets"
+        report |= {key: each.found(name, recordings, parts=parts) for key, each in observing.items()}
+        if fabric.tally[False]:
+            few = f"{fabric.tally[False]} of {sum(fabric.tally)} buckets"
             note(world, f"gradients of {few} did not fit into codes, and travelled whole")
         if recorder is not None:
             recorder.show([report])
@@ -148,24 +142,20 @@ def train(
 
 
 def facts_of(job: Job) -> dict[str, Any]:
-    """Describe a run for its checkpoint: its examples and their order, and the ``settings`` that decide its bits.
-
-    With these settings and as many ranks, a resumed run reaches the same bits as an uninterrupted one.
-    """
+    """Describe a run for its checkpoint: its examples, their order, and what decides its bits."""
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name in DECIDES.split()}
     if config.decay != "none":
         settings["iterations"] = config.iterations
-    order = {name: getattr(config, name) for name in ("seed", "batch", "data")}
+    order = {"seed": config.seed, "batch": config.batch, "data": config.data}
     return order | {"examples": job.examples_sha256, "settings": settings}
 
 
 def resumed(job: Job, path: Path) -> list[float]:
     """Resume from a checkpoint and return the losses before it; rank 0 prints changed settings. Collective.
 
-    Raises TrainingError if the checkpoint belongs to a script's session, or to a run with other examples or another
-    order.
+    Raises TrainingError if it is a script's, or of other examples or another order.
     """
     before, now = job.resume(path), facts_of(job)
     if not isinstance(before, dict) or not {"loss", *now} <= before.keys():
@@ -178,8 +168,11 @@ def resumed(job: Job, path: Path) -> list[float]:
         if before[name] != now[name]:
             raise TrainingError(f"the checkpoint is of a run with {name} {before[name]}, not {now[name]}")
     old, settings = before["settings"], now["settings"]
-    both = [name for name in settings if name in old and settings[name] != old[name]]
-    if changed := [f"{name} is {settings[name]}, and was {old[name]}" for name in both]:
+    if changed := [
+        f"{name} is {value}, and was {old[name]}"
+        for name, value in settings.items()
+        if name in old and value != old[name]
+    ]:
         note(job.world, f"the run goes on, but {'; '.join(changed)}")
     losses: list[float] = before["loss"]
     return losses

@@ -55,7 +55,7 @@ def ran(schedule, taken):
     trainer = VirtualTrainer(kind, Rules(schedule, BUCKETS, kind), costs, kept=ITERATIONS)
     for _ in range(ITERATIONS + 3):
         trainer.one()
-    return Run(schedule, tuple(seen_by(trainer.virtual.log, number) for number in range(RANKS)), RANKS)
+    return Run(schedule, tuple(seen_by(trainer.fabric.log, number) for number in range(RANKS)), RANKS)
 
 
 def seen_by(log, number):
