@@ -82,14 +82,6 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
 
 
-def test_what_knows_no_segments_has_the_same_at_all_sizes():
-    """Of what differs a picture would make several lines."""
-    settings = Suite((8, 3000), algorithms=("native", "ring"), segments=(512, 1024))
-    keys = {(key, case.nbytes) for case in settings.cases(2) for key in settings.keys(case, 2)}
-    assert {cut for (name, cut), _ in keys if name == "native"} == {1024}
-    assert {(cut, nbytes) for (name, cut), nbytes in keys if name == "ring"} == {(512, 8), (512, 3000), (1024, 3000)}
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
 def test_ranks_may_be_threads(ranks, kind):

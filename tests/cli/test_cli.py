@@ -1,13 +1,11 @@
 """The command line, as people use it: a process of its own, whose exit code and last words count."""
 
-import errno
 import json
 import os
 import re
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,23 +68,6 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
         flag = {"segment_bytes": "--segment"}.get(name, f"--{name.replace('_', '-')}")
         assert sum(line.startswith(f"│ {flag} ") for line in trained) == 1, flag
         assert sum(line.startswith(f"│ {flag} ") for line in compared) == (name != "schedule"), flag
-
-
-@pytest.mark.parametrize(
-    ("command", "flag", "default"),
-    [
-        ("train", "model", "mlp"),
-        ("train", "fusion", "(by model)"),
-        ("train", "forward-time", "(0.1, or as in a profile)"),
-        ("train", "batch", "(by model)"),
-        ("train", "device-memory", "auto"),
-        ("compare", "model", "synthetic:resnet50"),
-        ("compare", "schedules", "wfbp,dear"),
-    ],
-)
-def test_defaults_are_shown(command, flag, default, monkeypatch):
-    line = next(line for line in helped(command, monkeypatch) if line.startswith(f"│ --{flag} "))
-    assert f"[default: {default}]" in line
 
 
 def test_only_what_is_typed_counts_as_given():
@@ -334,13 +315,6 @@ def test_a_command_imports_no_other_command():
     assert not loaded("explain") & others
 
 
-def test_python_m_runs_the_same_command_line():
-    command = [sys.executable, "-m", "dear_mpi", "train", "--threads", "2", "--model", "mpl"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert result.returncode == 2
-    assert "did you mean 'mlp'?" in result.stderr
-
-
 def test_a_launcher_of_another_mpi_is_told_apart():
     """Each of its processes would believe to be alone, and train by itself."""
     command = [sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
@@ -378,13 +352,6 @@ def test_bench_prints_in_a_format(form, first):
     result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(first)
-
-
-def test_a_format_for_programs_has_rows_alone():
-    """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
-    sizes = ("--sizes", "64B,1KiB", "--budget", "10ms")
-    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv")
-    assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):
@@ -487,25 +454,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{flag} '{file}' cannot be written: {problem}" in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("command", "flag", "shown"), [
-    (("train", "--threads", 2, "--iterations", 1), "--json", "loss, first and last"),
-    (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune", "busbw"),
-])  # fmt: skip
-def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
-    """The figures are on the terminal, and there is no half of a new file. The old one is what it was."""
-    (tmp_path / "file.png").write_text('{"machine": {}, "rules": []}')
-
-    def full(path, target):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(Path, "replace", full)
-        result = run(*command, flag, tmp_path / "file.png")
-    assert result.exit_code == (1 if flag == "--tune" else 2)
-    assert shown in result.stdout
-    assert f"{flag} '{tmp_path / 'file.png'}' cannot be written: No space left on device" in result.stderr
-    assert "Traceback" not in result.output
-    assert [file.name for file in tmp_path.iterdir()] == ["file.png"]
-    assert "rules" in (tmp_path / "file.png").read_text()

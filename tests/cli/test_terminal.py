@@ -193,18 +193,6 @@ def test_without_a_launcher_a_stream_tells_by_itself(monkeypatch, tmp_path):
         assert terminal.columns_of(file) is None
 
 
-def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert terminal.console().width == terminal.FILE_COLUMNS
-    monkeypatch.setenv("COLUMNS", "90")
-    assert terminal.console().width == 90
-
-
-def test_names_stay_as_they_are(capsys):
-    terminal.console().print("mine.py:x: is proved")
-    assert capsys.readouterr().out == "mine.py:x: is proved\n"
-
-
 HOSTILE = "x\x1b[2J\x9b31m\u202e\ud800[/red][bold]"
 SHOWN = HOSTILE.encode("unicode_escape").decode()
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError
+from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.collectives.program.hosts import Blocks, Rates
 from dear_mpi.collectives.transports import emulated
 from dear_mpi.collectives.transports.emulated import BURST_S, IN, OUT, EmulatedTransport, Link, Port
@@ -157,20 +157,14 @@ def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machin
     run_loopback(4, body, hosts=machines)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "shared"])
-def test_results_have_the_same_bits_as_without_a_link(size, algorithm):
-    run_loopback(size, lambda t: checks.check_same_bits(EmulatedTransport(t, FAST), algorithm, "fp32"))
+def test_results_have_the_same_bits_as_without_a_link(algorithm):
+    run_loopback(3, lambda t: checks.check_same_bits(EmulatedTransport(t, FAST), algorithm, "fp32"))
 
 
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plans_work(drive):
     run_loopback(3, lambda t: checks.check_plan_is_reusable(EmulatedTransport(t, FAST), drive))
-
-
-def test_shared_memory_refuses_an_emulated_link():
-    with pytest.raises(CollectiveError, match="algorithm 'shared' needs ranks of one host"):
-        run_loopback(2, lambda t: checks.all_reduce(np.ones(3), EmulatedTransport(t, FAST), algorithm="shared"))
 
 
 def test_every_report_says_that_a_link_is_emulated():

@@ -13,7 +13,7 @@ REDUCING = [name for name, row in ALGORITHMS.items() if "all_reduce" in row and 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", REDUCING)
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("size", [2, 5])
 def test_the_replay_has_the_bits_of_loopback(name, dtype, size):
     data, _ = numerics.contributions(size, 103, dtype)
     replayed = numerics.replayed(programs(name, "all_reduce", size), data)

@@ -7,14 +7,12 @@ import pytest
 from dear_mpi.bench import native, timing
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
-from dear_mpi.bench.output import FORMATS
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.units import format_bytes, grouped
-from tests.bench.readers import read_table
+from dear_mpi.reporting.units import grouped
 
 pytestmark = pytest.mark.mpi
 
@@ -91,15 +89,6 @@ def test_the_time_of_a_pair_is_the_first_ranks(comm, monkeypatch, cadence):
         assert len(row.times_us) == (comm.size if row.collective == "gather" else 1)
         if row.collective != "gather":
             assert (row.slow_rank, row.rank_min_us, row.rank_mean_us) == (0, row.rank_max_us, row.rank_max_us)
-
-
-@pytest.mark.parametrize("collective", ALONE)
-def test_what_was_measured_can_be_read(comm, collective):
-    report = measured(collective)
-    assert {row.algorithm.partition("-")[0] for row in report.rows} == {"native"}
-    lines = read_table("\n".join(line.plain for line in FORMATS["table"].lines(report)))
-    sizes = {row.bytes for row in report.rows}
-    assert [line["size"] for line in lines] == list(map(format_bytes, sorted(sizes)))
 
 
 @pytest.mark.parametrize(

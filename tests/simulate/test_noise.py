@@ -1,15 +1,11 @@
 """Ranks of different speed: how long an iteration then is, its parts, and that all schedules meet the same noise."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from dear_mpi.simulate.model import Model
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.flat_buffer.bucket import Layout
-from dear_mpi.training.log import Log
-from dear_mpi.training.virtual_trainer import Tally
 from tests.simulate.predicted import predicted
 
 ONE_LAYER = Model(
@@ -42,30 +38,3 @@ def test_what_one_rank_is_behind_the_other_counts_once_and_parts_add_up(name, it
     assert sum(parts) == pytest.approx(6.0)
     if name == "dear" and iterations % 2 == 0:
         assert (found.forward_s + found.backward_s, found.rest_s) == pytest.approx((4.5, 0.0))
-
-
-def clock(*, begin, end, compute):
-    """A tally of one iteration between these clocks of all ranks."""
-    fabric = SimpleNamespace(now=lambda: np.array(begin), log=Log())
-    tally = Tally(fabric)
-    fabric.log.begin(0, None)
-    fabric.log.did("forward", 0, np.zeros(len(compute)), np.array(compute))
-    fabric.now = lambda: np.array(end)
-    tally.add()
-    return tally
-
-
-@pytest.mark.parametrize(
-    ("clocks", "rank", "seconds"),
-    [
-        ({"begin": [0.0, 0.0], "end": [3.0, 3.0], "compute": [1.0, 2.0]}, 1, (3.0, 2.0, 1.0)),
-        ({"begin": [0.0, 1.0], "end": [4.0, 3.0], "compute": [4.0, 1.0]}, 1, (3.0, 1.0, 2.0)),
-        ({"begin": [0.0, 1.0, 0.5], "end": [4.0, 3.0, 3.25], "compute": [4.0, 2.0, 2.75]}, 2, (3.0, 2.75, 0.25)),
-    ],
-    ids=["together", "apart", "the nearest"],
-)
-def test_the_rank_is_that_whose_own_time_is_nearest_to_the_length(clocks, rank, seconds):
-    tally = clock(**clocks)
-    found = tally.means()
-    assert tally.rank() == rank
-    assert [found[name] for name in ("iteration_s", "forward_s", "rest_s")] == pytest.approx(list(seconds))

@@ -170,15 +170,6 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
     }
 
 
-def test_the_command_says_where_compute_comes_from(tmp_path):
-    said = {"": "compute: 0.1 s forward and 0.2 s backward (assumed); updates: no time"}
-    said |= {"--forward-time 0.3 --update-time 1e-3": "updates: 1 ns for each parameter (assumed)"}
-    for flags, text in said.items():
-        done = CliRunner().invoke(app, ["simulate", "--ranks", "4", *flags.split()])
-        assert done.exit_code == 0, done.output
-        assert text in unwrapped(done.output)
-
-
 def unwrapped(text):
     """On one line: a title is as wide as its table."""
     return " ".join(text.split())

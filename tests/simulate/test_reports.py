@@ -52,6 +52,7 @@ def test_a_wire_without_seconds_is_noted(tmp_path, monkeypatch):
 
 
 def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
+    """Columns without any time are left out."""
     monkeypatch.setenv("COLUMNS", "200")
     profile = tmp_path / "profile.json"
     PROFILE.write(profile)
@@ -61,13 +62,8 @@ def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
         assert row["iteration_s"] == pytest.approx(sum(row[name] for name in parts))
         assert (row["update_s"], row["rest_s"]) == pytest.approx((2**20 * 1e-9, 0.002))
     assert "exposed updates rest bound" in shown
-    assert "rest: the loss, packing, Python; bound: least time that the schedule" in shown
-    assert "allows, without updates and rest" in shown
-    _, shown = rows_of(tmp_path)
-    assert "exposed bound" in shown, "columns without any time are left out"
-    _, shown = rows_of(tmp_path, "--update-time", "1e-3")
-    assert "exposed updates bound" in shown
-    assert "allows, without updates" in shown
+    assert "exposed bound" in rows_of(tmp_path)[1]
+    assert "exposed updates bound" in rows_of(tmp_path, "--update-time", "1e-3")[1]
 
 
 def test_several_algorithms_have_a_row_each(tmp_path):
@@ -222,7 +218,7 @@ def test_the_bound_of_a_schedule_of_the_user_counts(tmp_path):
     assert least_s(theirs) < 0.9 * least_s(ours)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_schedule_gains_more(seed):
     rng = np.random.default_rng(seed)
     settings = {

@@ -105,20 +105,6 @@ def test_exit_codes_and_what_could_have_been_found():
     assert list(detectable(compare_runs([sure], [sure], 0.05))) == []
 
 
-def test_sizes_go_up_in_each_table():
-    """Whatever their order is in the files."""
-    sizes = (1 << 20, 4, 3000, 16)
-    a = run_of(sizes=sizes)
-    a = replace(a, rows=[replace(row, collective=name) for row in a.rows for name in ("reduce", "all_reduce")])
-    found = compare_runs([a], [replace(a, name="b")], 0.05)
-    assert [(each.a[0].collective, each.a[0].bytes, each.a[0].algorithm) for each in found.points] == [
-        (name, nbytes, who)
-        for name in ("reduce", "all_reduce")
-        for nbytes in sorted(sizes)
-        for who in ("native", "ring")
-    ]
-
-
 LAUNCH = run_of(sizes=SIZES[::2])
 
 

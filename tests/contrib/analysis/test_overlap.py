@@ -5,14 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.native import Nonblocking
 from dear_mpi.bench.run import agreed, bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.contrib.analysis import overlap
-from dear_mpi.contrib.analysis.overlap import Driven, kind_of, overlap_of, show_overlap
+from dear_mpi.contrib.analysis.overlap import Driven, overlap_of
 from dear_mpi.ranks.world import run_world
 
 
@@ -88,27 +86,6 @@ def test_passes_are_made_larger_then_more_of_them(wanted_s, numbers, passes, mon
     assert passes in (None, driven.passes)
 
 
-def test_a_thread_runs_beside_the_compute(monkeypatch):
-    log, driven = [], driven_by(Logged())
-    driven.thread = SimpleNamespace(
-        submit=lambda run: log.append("submit") or SimpleNamespace(result=lambda: log.append("result"))
-    )
-    monkeypatch.setattr(driven, "compute_all", lambda: log.append("compute"))
-    overall, computed, _ = driven.by_thread()
-    assert log == ["submit", "compute", "result"]
-    assert overall >= computed
-
-
-def test_a_request_is_tested_and_awaited():
-    log = []
-    request = SimpleNamespace(Test=lambda: log.append("test"), Wait=lambda: log.append("wait"))
-    call = Nonblocking(lambda: request)
-    call.start()
-    assert call.advance() is False
-    call.wait()
-    assert log == ["test", "wait"]
-
-
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_plans_of_ours_overlap_at_each_size(ranks, collective, monkeypatch):
@@ -125,14 +102,3 @@ def test_plans_of_ours_overlap_at_each_size(ranks, collective, monkeypatch):
     kinds = [(each["bytes"], each["carried_on_by"]) for each in found]
     assert kinds == [(row.bytes, way) for row in report.rows for way in ("tests", "thread")]
     assert all(np.isfinite(each["overlap_percent"]) and each["pure_us"] > 0 for each in found)
-
-
-def test_each_type_and_number_of_ranks_has_a_table_of_its_own(monkeypatch):
-    (row, _) = rows_of(monkeypatch, ((1.0, 1.0, 0.0), (1.0, 1.0, 0.0)))
-    found = [
-        row | {"algorithm": "ring", "ranks": ranks, "dtype": dtype} for ranks in (2, 4) for dtype in ("fp32", "bf16")
-    ]
-    screen = Console(record=True, width=120)
-    show_overlap(screen, found * 2)
-    titles = [line.strip() for line in screen.export_text().splitlines() if "what hides behind compute" in line]
-    assert titles == [f"{kind_of(each)}: what hides behind compute" for each in found]

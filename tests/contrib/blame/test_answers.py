@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
@@ -15,7 +14,6 @@ from dear_mpi.contrib.blame.blamed import FEWEST, blame
 from dear_mpi.contrib.blame.causes import Suspects
 from dear_mpi.contrib.blame.graph import Link, Sort
 from dear_mpi.contrib.blame.job import Blamer
-from dear_mpi.contrib.blame.output import show_blame
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline import TimelineFiles, read_timeline
 from dear_mpi.training.recorder import first_noted, without_notes_before
@@ -65,15 +63,6 @@ def recorded(tmp_path_factory):
     config, path = Config.of(settings(iterations=ENOUGH)), folder / "timeline.json"
     how = {"timeline": TimelineFiles("--timeline", [path]), "observers": {"blame": Blamer}}
     return path, run_world(lambda world: train(config, world, **how), threads=2)
-
-
-def test_the_table_counts_one_rank_as_one(recorded, capsys):
-    show_blame(
-        Console(), recorded[1]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
-    )
-    said = capsys.readouterr().out
-    assert f"{FEWEST} iterations on 1 rank, replayed +0.0%" in said
-    assert "Suspects: 1 link, 3 layers. Usual for a layer: " in said
 
 
 def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):

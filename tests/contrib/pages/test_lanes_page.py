@@ -96,17 +96,6 @@ def test_simulate_writes_every_place(small, tmp_path):
     assert file.stat().st_size < 2 * 10**6
 
 
-@pytest.mark.parametrize("large", [10**4, 10**7])
-def test_a_large_page_is_told(small, large, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.contrib.pages.predicted.LARGE_BYTES", large)
-    file = tmp_path / "page.html"
-    words = ("simulate", "--model", small, "--ranks", "4", "--fusion", "none,25MB", "--schedules", "wfbp")
-    result = CliRunner().invoke(app, [*words, "--html", str(file)])
-    assert result.exit_code == 0, result.output
-    assert 10**4 < file.stat().st_size < 10**7
-    assert ("fewer --schedules make it smaller" in " ".join(result.stderr.split())) == (large == 10**4)
-
-
 def test_compare_writes_what_it_measured(tmp_path):
     file = tmp_path / "page.html"
     words = ("compare", "--threads", "2", "--model", "mlp", "--schedules", "wfbp,dear", "--iterations", "3")

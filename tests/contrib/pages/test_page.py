@@ -9,15 +9,13 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.program import Step
 from dear_mpi.contrib.pages.algorithms import write_algorithms
 from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
-from dear_mpi.contrib.pages.whole import WEB
 from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
 from tests.see.test_explain import RING_THAT_BREAKS
 
-MOST_BYTES, LINES, COLUMNS = 10**6, 250, 120
+MOST_BYTES = 10**6
 SERVED = [(name, each) for name in ALGORITHMS for each in ALGORITHMS[name] if runner_of(name) == "messages"]
 
 
@@ -67,43 +65,6 @@ def data_of(text):
     return re.search(r"^const DATA = (.*);$", text, re.MULTILINE)[1]
 
 
-KINDS = {
-    ("ring", 6, 1): "ring",
-    ("bidirectional", 6, 1): "ring",
-    ("ring", 1, 1): "ring",
-    ("naive", 6, 1): "star",
-    ("binomial", 8, 1): "tree",
-    ("double_tree", 8, 1): "tree",
-    ("torus", 12, 1): "torus",
-    ("pairwise", 6, 1): "circle",
-    ("rabenseifner", 8, 1): "hypercube",
-    ("recursive_doubling", 4, 1): "hypercube",
-    ("recursive_doubling", 16, 1): "hypercube",
-    ("recursive_doubling", 6, 1): "circle",
-    ("hierarchical", 6, 2): "hosts",
-}
-
-
-@pytest.mark.parametrize(("asked", "kind"), KINDS.items())
-def test_ranks_stand_as_they_talk(asked, kind):
-    name, size, hosts = asked
-    layout = [rank * hosts // size for rank in range(size)]
-    data = steps_of(programs(name, "all_reduce", size, hosts=layout), layout)
-    assert {each["kind"] for each in data["places"]} == {kind}
-    assert len(data["places"]) == 1 + (name == "double_tree")
-    for each in data["places"]:
-        assert len({tuple(place) for place in each["at"]}) == size, "each rank has a place of its own"
-        assert all(0 <= coordinate <= 1 for place in each["at"] for coordinate in place)
-    assert len(data["placed"]) == size * data["parts"]
-
-
-def test_why_a_step_is_there():
-    written = programs("ring", "all_reduce", 4)
-    assert all(": chunk " in text for text in steps_of(written, [0] * 4)["without"])
-    idle = [program.__class__(program.collective, program.rank, 4, (Step(), *program.steps)) for program in written]
-    assert steps_of(idle, [0] * 4)["without"][0] == "", "it could be left out"
-
-
 WRONG = {
     "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))": (None, 0, COPIED),
     "Step(wrong.sends, ())": (1, None, NOT_RECEIVED),
@@ -140,13 +101,6 @@ def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert result.stderr.startswith("error: algorithm 'mine.py:all_reduce' of 2: rank 0, step 1")
     assert (tmp_path / "page.html").is_file()
-
-
-def test_sources_are_short():
-    for source in WEB.iterdir():
-        lines = source.read_text(encoding="utf-8").splitlines()
-        assert len(lines) <= LINES, source.name
-        assert not [number for number, line in enumerate(lines, 1) if len(line) > COLUMNS], source.name
 
 
 @pytest.mark.parametrize(

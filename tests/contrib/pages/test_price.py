@@ -37,11 +37,3 @@ def test_the_page_prices_as_we_do(name, scripts):
             assert one["seconds"] == pytest.approx(due.time_s, abs=error_s), (collective, size, hosts, alpha, beta)
             assert [times[-1] for times in one["entered"]] == pytest.approx(due.done_s, abs=error_s)
             assert one["nbytes"] == pytest.approx(due.nbytes)
-
-
-def test_entries_are_added_where_times_bend(monkeypatch):
-    """Of a tree in pieces, whose time is no line; and with all of them the error is small."""
-    monkeypatch.setattr("dear_mpi.contrib.pages.priced.EXACT", 1e-4)
-    data = one_size("double_tree", "all_reduce", 12, hosts=2, rates=None, pieces=8)
-    assert 2 < len(data["prices"]) <= 8
-    assert [entry[:2] for entry in data["prices"][:: len(data["prices"]) - 1]] == [[1.0, 0.0], [0.0, 1.0]]

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from tests.browser import PHONE, WIDE
 from tests.contrib.pages.test_lanes_page import SMALL
 
 
@@ -34,13 +33,6 @@ def test_lanes_of_all_schedules_are_on_one_axis(file, opened):
     assert "compute waits: exposed" in page.text(".legend")
 
 
-def test_a_bar_says_its_name_and_times(file, opened):
-    page = opened(file)
-    page.page.locator(".run rect").last.click()
-    assert page.text(".touched").startswith("dear, each of 4 ranks: ")
-    assert " in all" in page.text(".touched")
-
-
 def test_sliders_choose_a_prediction(file, opened):
     page = opened(file)
     given = heads(page)
@@ -60,9 +52,3 @@ def test_sliders_choose_a_prediction(file, opened):
     wide = page.page.locator(".lanes svg").bounding_box()["width"]
     page.slide("#zoom", 4)
     assert page.page.locator(".lanes svg").bounding_box()["width"] == pytest.approx(4 * wide, rel=0.01)
-
-
-@pytest.mark.parametrize(("window", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
-def test_it_fits(window, scheme, file, opened):
-    page = opened(file, window, color_scheme=scheme)
-    assert page.page.evaluate("document.documentElement.scrollWidth") == window["width"]

@@ -59,15 +59,6 @@ def test_a_column_has_times_above_bandwidths():
     assert "dashed: bound" not in lines(figure_of(run, network=None).axes[0])
 
 
-def test_several_runs_have_markers_and_their_lines_have_colours():
-    figure = figure_of(made("one"), made("two", slow=1.5))
-    time = figure.axes[0]
-    looks = [(line.get_color(), line.get_marker()) for line in time.lines if line.get_linewidth() == 1.2]
-    assert looks == [("#0072B2", "o"), ("#D55E00", "o"), ("#0072B2", "s"), ("#D55E00", "s")]
-    lines = {f"{name}, {run}" for name in ("native", "ring", "bound") for run in ("one", "two")}
-    assert lines <= set(words(figure))
-
-
 def test_several_runs_of_one_algorithm_have_colours():
     figure = figure_of(*(made(name, algorithms=("ring",)) for name in ("one", "two")))
     assert {"ring, one", "ring, two"} <= set(words(figure))
@@ -89,16 +80,6 @@ def test_one_size_has_intervals_too():
     ((low, high),) = (line.get_segments()[0] for line in times.collections if hasattr(line, "get_segments"))
     (row,) = run.rows
     assert (tuple(low), tuple(high)) == ((4096, row.ci_low_us), (4096, row.ci_high_us))
-
-
-def test_lines_are_named_by_what_differs():
-    run = made(sizes=(64, 1024), algorithms=("ring",))
-    rows = [
-        replace(row, placement=place, segment_bytes=cut)
-        for row in run.rows
-        for place, cut in (("a", 64), ("b", 1 << 20))
-    ]
-    assert {"ring, a, segment 64", "ring, b, segment 1M"} <= set(words(figure_of(replace(run, rows=rows))))
 
 
 def test_a_rank_alone_has_no_bandwidth_and_is_drawn():
@@ -124,12 +105,6 @@ def test_all_that_is_written_can_be_read(runs, kinds):
         assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
         assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
     assert not [pair for pair in combinations(boxes.values(), 2) if pair[0].overlaps(pair[1])]
-
-
-def test_a_picture_says_what_was_measured_and_where():
-    about = " ".join(figure_of(made(backend="EMULATED link of 1 Gbit/s over Open MPI"))._suptitle.get_text().split())
-    assert "fp32, sum, cpu, isolated; 4 ranks on 1 host, over EMULATED link of 1 Gbit/s over Open MPI" in about
-    assert "medians of 40 samples, with 95 % intervals; bound: alpha + 2 o + beta x the bytes of busbw" in about
 
 
 def test_rows_of_a_model_are_drawn_with_it():
@@ -168,12 +143,6 @@ def test_saved_runs_are_drawn(ending):
     done = run("plot", save("one.json", made()), save("other.json", made(slow=1.3)), "--plot", f"both.{ending}")
     assert (done.exit_code, done.output) == (0, "")
     assert Path(f"both.{ending}").read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
-
-
-@pytest.mark.usefixtures("here")
-def test_a_picture_is_named_after_the_command():
-    assert run("plot", save("one.json", made())).exit_code == 0
-    assert run("plot", "plot.png", "one.json").exit_code == 2
 
 
 BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")

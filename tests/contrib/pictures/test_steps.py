@@ -47,32 +47,6 @@ def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, 
     assert ("step 2" in text) == ("ends" in said)
 
 
-THREE_CHUNKS_A_RANK = """
-from dataclasses import replace
-
-from dear_mpi.collectives.algorithms import ring
-from dear_mpi.collectives.program.program import Step
-
-
-def wide(transfer):
-    return replace(transfer, chunks=range(3 * transfer.chunks.start, 3 * transfer.chunks.stop))
-
-
-def all_reduce(rank, size):
-    program = ring.all_reduce(rank, size)
-    steps = (Step(tuple(map(wide, step.sends)), tuple(map(wide, step.receives))) for step in program.steps)
-    return replace(program, steps=tuple(steps), parts=3)
-"""
-
-
-def test_a_picture_leaves_out_text_that_does_not_fit(drawn, file):
-    file.write_text(THREE_CHUNKS_A_RANK)
-    text = drawn(f"{file}:all_reduce", 8)
-    assert ">7</text>" in text
-    assert ">0-7</text>" not in text
-    assert ">0-7</text>" in drawn("ring", 8)
-
-
 @pytest.mark.parametrize(("algorithm", "size"), [("ring", 4), ("ring", 1), ("double_tree", 9), ("binomial", 3)])
 def test_a_picture_says_what_it_shows(algorithm, size, drawn):
     text = drawn(algorithm, size)

@@ -56,11 +56,6 @@ def test_a_trace_of_several_runs_has_a_group_of_processes_for_each():
     assert sorted(begins.values()) == [0, 0, 1e5, 1e5, 2e5], "each run begins at 0"
 
 
-def test_a_trace_says_which_ranks_are_left_out():
-    few = Run("dear", run_of().ranks, 100)
-    assert trace(timeline_of(few))["otherData"]["clocks"].endswith("; 2 of 100 ranks")
-
-
 def test_spans_that_touch_do_so_in_the_file():
     third = 10 + 1 / 3
     spans = (Span(COMPUTE, "forward", "a", 10.0, third), Span(COMPUTE, "forward", "b", third, third + 1e-7))
@@ -85,17 +80,6 @@ def test_train_writes_a_trace(tmp_path):
     names = [event["name"] for event in of_kind(content, "i") if event["pid"] == 0]
     assert names == ["iteration 1", "iteration 2", "iteration 3"]
     assert content["otherData"]["schedule"] == "dear"
-
-
-def test_compare_has_a_group_for_each_schedule(tmp_path):
-    file = tmp_path / "timeline.json"
-    done = run("compare", *QUICK, "--schedules", "wfbp,dear", "--link", "10gbit,1us", "--timeline", file)
-    assert done.exit_code == 0, done.output
-    content = json.loads(file.read_text())
-    titles = [f"{schedule}: rank {rank}" for schedule in ("wfbp", "dear") for rank in range(2)]
-    assert list(assert_trace(content, steps=True).values()) == titles
-    said = content["otherData"]
-    assert (said["schedule"], said["emulated_link"]) == (["wfbp", "dear"], "10 Gbit/s, 1 us")
 
 
 def test_simulate_has_a_group_for_each_row(tmp_path):

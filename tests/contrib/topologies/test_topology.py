@@ -298,10 +298,3 @@ def test_neighbours_are_where_the_text_says(text, hops):
         written = [Program("broadcast", rank, 64, steps[rank]) for rank in range(64)]
         time_s = replay(written, 0, 4, parse_topology(text), alpha=2e-6, beta=1e-9)
         assert time_s == pytest.approx(links * 1e-6 + 16e-9, abs=1e-10)
-
-
-@needs_simgrid
-def test_an_oversubscribed_tree_is_slower_than_a_star_for_distant_partners():
-    written = programs("bruck", "all_reduce", 16)
-    star, tree = (replay(written, COUNT, 4, parse_topology(text), **LINK) for text in ("star", "fattree:4x4,1"))
-    assert tree > 2 * star

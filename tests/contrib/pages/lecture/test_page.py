@@ -1,9 +1,6 @@
 """The lecture in a real browser, opened as a file and without a network."""
 
-import pytest
-
 from docs.lecture.desk.exercises import EXERCISES
-from tests.browser import PHONE
 from tests.contrib.pages.lecture.cells import READY, READY_MS, answer, cell, run
 
 
@@ -80,23 +77,3 @@ def test_what_was_written_is_kept(shown):
     page.page.click("text=Forget all")
     assert page.text(".chapters a .done") == "0/1"
     assert "TODO" in cell(page, "ring").locator("textarea").input_value()
-
-
-def test_day_and_night(shown):
-    page = shown("ring")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    before = page.page.evaluate(ground)
-    page.page.click(".tools >> text=Dark")
-    assert page.page.evaluate(ground) != before
-    page.page.click(".tools >> text=Light")
-    assert page.page.evaluate(ground) == before
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_a_phone(lecture, opened, theme):
-    page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
-    for link in page.page.locator(".chapters a").all():
-        link.click()
-        wide = page.page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= PHONE["width"], link.get_attribute("href")
-    assert page.page.locator("text=Forget all").is_visible()
