@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.attempts import attempts, quietest
-from tests.provenance import BELOW, FIELDS, ROOT, Record, commit, faults, header, rows_file, write_page
+from tests.provenance import BELOW, FIELDS, ROOT, Record, faults, header, rows_file, write_page
 
 INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it quotes the others
 PAGES = sorted({*INDEX.parent.glob("*.md")} - {INDEX})
@@ -97,14 +97,6 @@ def test_a_header_says_all():
         assert lacking(text.replace(f"| {field} |", "| |")) == [field]
 
 
-def test_several_runs_stand_in_one_header():
-    later = Record(**{**vars(RECORD), "begin": "2026-01-03 08:00", "end": "2026-01-03 08:30", "stolen": 0.02})
-    found = said("\n".join(header([RECORD, later])))
-    assert found["date"] == "2026-01-02 10:00 to 2026-01-03 08:30 UTC, in 2 runs"
-    assert found["lost to others"].startswith("1.2% to 2.0%")
-    assert found["commit"] == RECORD.commit
-
-
 def test_commits_of_pages_are_in_the_history():
     git = ["git", "-C", str(ROOT)]
     depth = subprocess.run([*git, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False).stdout
@@ -134,13 +126,3 @@ def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
     write_page("page.md", "A page", [RECORD], ["few", BELOW, "all"])
     assert page.read_text().endswith("(rows/page.txt).\n\nfew\n")
     assert rows.read_text().endswith("\n\nall\n")
-
-
-def test_a_new_source_is_a_change(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
-    (tmp_path / "tests").mkdir()
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    (tmp_path / "notes").touch()
-    assert commit().endswith("unchanged")
-    (tmp_path / "tests" / "new.py").touch()
-    assert commit().endswith("with changes that are in no commit")

@@ -123,20 +123,6 @@ def test_the_table_of_people_is_narrow_and_has_what_differs():
     assert "".join(f"# {short} is {LONG}".split()) in "".join(unfolded(text).replace("#     ", "").split())
 
 
-def test_each_collective_and_number_of_ranks_has_a_table():
-    both = [(name, ranks) for name in ("all_reduce", "all_gather") for ranks in (2, 4)]
-    rows = [row("ring", 64, collective=name, ranks=ranks) for name, ranks in both]
-    text = printed("table", *rows)
-    assert [line for line in text.splitlines() if "over here" in line] == [
-        f"# {name}, {ranks} ranks on 1 host, cpu, over here"
-        for name in ("all_reduce", "all_gather")
-        for ranks in (2, 4)
-    ]
-    assert "busbw = algbw x 2(n-1)/n (n = 4 ranks: 1.5)" in text
-    assert "busbw = algbw x (n-1)/n (n = 2 ranks: 0.5)" in text
-    assert footer_of(text) == ([(0, "OK")] * 4, pytest.approx([each.busbw_GBps for each in rows], rel=1e-4))
-
-
 def test_a_wrong_value_stands_out():
     text = printed("table", *placed_rows(wrong=3))
     assert footer_of(text)[0] == [(24, "FAILED")]

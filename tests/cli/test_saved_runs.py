@@ -4,16 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
-from dear_mpi.collectives.transports.loopback import LoopbackTransport
 from tests.cli_checks import assert_one_line
 
 
@@ -52,27 +49,6 @@ def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it():
     assert "--tune 'rules.json' cannot be written: No space left on device" in line
     with open("now.json", encoding="utf-8") as file:
         assert len(json.load(file)["rows"]) == 5
-
-
-def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
-    """Awake they would keep it from its core, where ranks share cores."""
-    judge, barrier, seen = cli_bench.show_bench, LoopbackTransport.barrier, []
-
-    def judging(*arguments):
-        seen.append((threading.current_thread().name, "judges"))
-        return judge(*arguments)
-
-    def waiting(transport, *, asleep=False):
-        seen.append((threading.current_thread().name, "asleep" if asleep else "awake"))
-        barrier(transport, asleep=asleep)
-
-    monkeypatch.setattr(cli_bench, "show_bench", judging)
-    monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
-    assert run(*BENCH).exit_code == 0
-    assert [name for name, what in seen if what == "judges"] == ["rank_0"]
-    mine, other = ([what for name, what in seen if name == rank] for rank in ("rank_0", "rank_1"))
-    place = mine.index("judges")
-    assert other[place] == mine[place + 1] == "asleep"
 
 
 def test_a_report_is_written_though_nobody_reads_the_table():

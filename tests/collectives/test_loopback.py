@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
 from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
@@ -97,27 +97,6 @@ def test_a_staged_transport_is_handed_host_memory_alone():
         assert len(staged.reach(staged.allocate(8))) == transport.size
 
     run_loopback(2, body)
-
-
-def test_a_second_thread_is_refused_while_the_first_one_waits():
-    def body(transport):
-        x = np.ones(10)
-        with make_plan("all_reduce", x, transport) as plan:
-            if transport.rank == 0:
-                first = threading.Thread(target=plan)
-                first.start()
-                while transport.one_thread.tokens:
-                    time.sleep(0)
-                with pytest.raises(CollectiveError, match="two threads use one communicator at once"):
-                    all_reduce(np.ones(10), transport)
-                transport.barrier()
-                first.join()
-            else:
-                transport.barrier()
-                plan()
-        return x.tolist()
-
-    assert run_loopback(2, body) == [[2] * 10] * 2
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.english import KINDS, LIMITS, markdown, marks
+from tests.english import KINDS, LIMITS, marks
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,6 @@ from tests.english import KINDS, LIMITS, markdown, marks
 )
 def test_sentences_are_marked(sentence, rule):
     assert {found for found, _ in marks(sentence)} == ({rule} if rule else set())
-
-
-def test_code_and_addresses_of_a_page_are_no_sentences(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One\n\n```\nbeside\n```\n\n- two `beside` [three](beside.md)\n  four\n\n    beside\n\n| a | b |\n"
-    )
-    assert list(markdown(page)) == [(1, "One"), (7, "two code [three] four"), (12, "a"), (12, "b")]
 
 
 def test_there_is_a_limit_for_every_kind():

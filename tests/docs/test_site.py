@@ -8,7 +8,6 @@ import pytest
 from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import all_commands
 from dear_mpi.training.options import Options
-from tests.browser import PHONE, WIDE
 from tests.markdown import PAGES, ROOT
 from tests.rooms import SOURCES
 from tests.site.api_pages import INSIDE, OPTIONS, api_pages, public
@@ -34,19 +33,6 @@ def test_the_page_of_a_command_has_all_of_its_flags(name):
     files = {flag.metavar for flag in COMMANDS[name].params if flag.param_type_name == "argument"}
     assert {flag for flag in flags if flag.startswith("-")} | files == set(named)
     assert f"dear-mpi {name}" in page
-
-
-@pytest.mark.parametrize("window", [WIDE, PHONE], ids=["wide", "phone"])
-def test_no_code_is_cut_off(window, opened, tmp_path):
-    """A line that is too long goes on below, with an indent: nobody has to scroll for the end of a command."""
-    look = (ROOT / "docs" / "assets" / "site.css").read_text("utf-8")
-    command = "dear-mpi compare --schedules wfbp,dear,dear-eager --fusion 25MB,cut:4MB --plot FILE.png"
-    line = f'<span id="__line-0-1">{command}</span>'
-    (tmp_path / "page.html").write_text(f'<style>{look}</style><div class="md-typeset"><pre><code>{line * 3}')
-    page = opened(tmp_path / "page.html", window).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= window["width"]
-    rows = page.evaluate("[...document.querySelectorAll('span')].map(each => each.getBoundingClientRect().height)")
-    assert (rows[0] > 15) == (window is PHONE)
 
 
 def test_every_option_of_a_session_is_on_its_page():

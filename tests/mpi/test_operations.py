@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.bench import native, timing
+from dear_mpi.bench import native
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.run import bench
@@ -108,20 +108,3 @@ def test_who_sits_out_says_why(comm, collective, algorithm, reason):
     assert all(why.startswith(f"{algorithm}: {reason}") for why, _, _ in report.left_out)
     with pytest.raises(ArgumentError, match=f"nothing can be measured here: {algorithm}: {reason}"):
         measured(collective, algorithms=(algorithm,))
-
-
-@pytest.mark.parametrize("collective", ["ping_pong", "bandwidth", "all_gather"])
-def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collective):
-    """They wait for each other by themselves, and OSU's have none."""
-    seen, loop = [], timing.in_a_row
-
-    def in_a_row(run, between, calls):
-        if calls == 3:  # not those of the loop's own cost
-            seen.append(between)
-        return loop(run, between, calls)
-
-    monkeypatch.setattr(timing, "CALLS", (3, 3))
-    monkeypatch.setattr(timing, "in_a_row", in_a_row)
-    measured(collective, algorithms=("native",), cadence="streaming", placements=("out",))
-    assert seen
-    assert {between is int for between in seen} == {collective != "all_gather"}

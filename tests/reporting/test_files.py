@@ -142,16 +142,6 @@ def test_what_another_run_is_writing_stays(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", ".2024-run.npz"}
 
 
-def test_two_runs_set_one_file_aside(tmp_path, monkeypatch):
-    """The other one is faster."""
-    file = tmp_path / "run.npz"
-    file.write_text("one")
-    monkeypatch.setattr(Path, "is_file", lambda path: True)
-    set_aside(file)
-    set_aside(file)
-    assert older(file).read_text() == "one"
-
-
 def test_a_folder_that_is_gone_is_named(tmp_path):
     file = tmp_path / "gone" / "rows.json"
     for write in (lambda: check_writable("--json", file), replacing("--json", file).__enter__):

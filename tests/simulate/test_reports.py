@@ -76,22 +76,6 @@ def test_several_algorithms_have_a_row_each(tmp_path):
         assert alone == [row for row in rows if row["algorithm"] == name]
 
 
-def test_no_name_is_cut_in_80_columns(monkeypatch):
-    """What all rows have in common is in the title: before, names were cut to their first letters."""
-    monkeypatch.setenv("COLUMNS", "80")
-    schedules = "bytescheduler,dear-eager"
-    done = run("--schedules", schedules, "--update-time", "1e-3", "--model", "synthetic:resnet50,synthetic:inceptionv4")
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line.strip() for line in lines if "25MB" in line][:2] == [
-        "resnet50, 4 ranks, fusion 25MB, 5 buckets",
-        "inceptionv4, 4 ranks, fusion 25MB, 7 buckets",
-    ]
-    assert sum(" bytescheduler " in line for line in lines) >= 2
-    assert "\N{HORIZONTAL ELLIPSIS}" not in done.output
-
-
 def test_rows_of_a_users_fusion_are_those_of_its_cut(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     rows, _ = rows_of(tmp_path, "--fusion", f"{tmp_path / 'mine.py'}:cut")

@@ -277,24 +277,3 @@ def test_cost_on_a_topology_agrees_with_simgrid(name, collective, text):
     network = ShapedNetwork(**LINK, topology=topology)
     time_s = replay(written, COUNT, 4, topology, **LINK)
     assert cost(written, COUNT, 4, network).time_s == pytest.approx(time_s, rel=6e-3)
-
-
-@needs_simgrid
-@pytest.mark.parametrize(
-    ("text", "hops"),
-    [
-        ("star", {1: 2, 63: 2}),
-        ("fattree:8x8,2", {1: 2, 7: 2, 8: 4}),
-        ("torus:4x16", {1: 1, 15: 1, 16: 1, 17: 2, 8: 8}),
-        ("dragonfly:4x2x4x2", {1: 2, 2: 3}),
-    ],
-)
-def test_neighbours_are_where_the_text_says(text, hops):
-    """A message without bytes takes half of alpha for each link on its way, and its envelope."""
-    for peer, links in hops.items():
-        assert len(parse_topology(text).way(0, peer)) == links
-        steps = [(Step(sends=(Send(peer, range(1)),)),) if rank == 0 else () for rank in range(64)]
-        steps[peer] = (Step(receives=(Receive(0, range(1)),)),)
-        written = [Program("broadcast", rank, 64, steps[rank]) for rank in range(64)]
-        time_s = replay(written, 0, 4, parse_topology(text), alpha=2e-6, beta=1e-9)
-        assert time_s == pytest.approx(links * 1e-6 + 16e-9, abs=1e-10)
