@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+WIDE = {"width": 1280, "height": 800}
 
 
 @pytest.fixture(scope="session")

@@ -209,16 +209,10 @@ def changed(*where, to):
         (changed("rest_s", to=None), "it must have the field 'rest_s'"),
         (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
         (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
-        (
-            changed("uses", 1, "backward_s", to=float("inf")),
-            "uses[1].backward_s must be a number <= 86400.0, not Infinity",
-        ),
+        (changed("uses", 1, "backward_s", to=float("inf")), "uses[1].backward_s must be a number <= 86400.0, not Infi"),
         (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number >= 0.0, not NaN"),
         (changed("rest_s", to=10**400), "rest_s: Number out of range"),
-        (
-            changed("uses", 1, "tensors", 0, "shape", to=[4, -1]),
-            "uses[1].tensors[0].shape[1] must be a whole number >= 0, not -1",
-        ),
+        (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number >"),
         (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
         (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
         (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),

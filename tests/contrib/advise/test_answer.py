@@ -131,10 +131,7 @@ def test_a_file_is_read_as_it_was_written_and_simulate_takes_it(tmp_path):
     content = json.loads(path.read_text())
     observed = content["observed"]
     for wrong, named in (
-        (
-            {name: each for name, each in observed.items() if name != "threads"},
-            "observed must have the field 'threads'",
-        ),
+        ({name: each for name, each in observed.items() if name != "threads"}, "observed must have the field 'threads"),
         (observed | {"low_s": "1"}, 'observed.low_s must be a number, not "1"'),
         (None, "observed must be an object, not null"),
     ):

@@ -124,15 +124,9 @@ def test_the_tables_of_papers_have_factors():
         ({"clip": 1.0}, "optimizer KFAC sends other sums beside gradients: leave out clip"),
         ({"wire": "int8"}, "the route 'full over int8' does not bring them all"),
         ({"schedules": ("local:4",)}, "the route 'local:4' does not bring them all"),
-        (
-            {"optimizer": None},
-            "model 'one' sends more than gradients, which its optimizer does not: take its",
-        ),
+        ({"optimizer": None}, "model 'one' sends more than gradients, which its optimizer does not: take its"),
         ({"optimizer": "lamb"}, "model 'one' sends more than gradients, which its optimizer does not"),
-        (
-            {"profile": profile((Use("dense", (Tensor(0, (2, 2)),), 1e-3, 2e-3),))},
-            "model 'one' sends gradients alone: take its profile under the same optimizer",
-        ),
+        ({"profile": profile((Use("dense", (Tensor(0, (2, 2)),), 1e-3, 2e-3),))}, "model 'one' sends gradients alone:"),
     ],
     ids=str,
 )
