@@ -47,7 +47,6 @@ class Opened:
         return [" ".join(each.split()) for each in self.page.locator(selector).all_inner_texts()]
 
     def slide(self, selector, value):
-        """Move a slider as a hand does."""
         self.page.locator(selector).evaluate(
             "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }", value
         )

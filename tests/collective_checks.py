@@ -88,7 +88,6 @@ NATIVE = [(collective, "native") for collective in COLLECTIVES]
 
 
 def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32", "int8")):
-    """Any call."""
     return st.builds(
         lambda pair, **rest: Case(*pair, **rest),
         pair=st.sampled_from(served),
@@ -186,8 +185,6 @@ def check_barrier_of_the_transport(transport, asleep: bool) -> None:
 
 
 class Tensor:
-    """What is taken for one of PyTorch."""
-
     __module__ = "torch"
 
 
@@ -295,7 +292,6 @@ def check_combined_types(transport, algorithm: str) -> None:
 
 
 def check_products_of_complex_numbers_have_the_same_bits(transport, algorithm: str) -> None:
-    """Wherever a rank has them in memory."""
     for dtype in ("complex64", "complex128"):
         data = np.random.default_rng(transport.rank).standard_normal((2, 200 + transport.rank))
         x = (data[0] + 1j * data[1]).astype(dtype)[transport.rank :]
@@ -344,7 +340,6 @@ def check_plan_is_reusable(transport, drive) -> None:
 
 
 def check_runs_allocate_nothing(transport, algorithm: str) -> None:
-    """Nothing grows in some hundred runs."""
     collective = "all_reduce" if "all_reduce" in ALGORITHMS[algorithm] else next(iter(ALGORITHMS[algorithm]))
     with make_plan(collective, np.zeros(1000), transport, algorithm=algorithm, segment_bytes=1024) as plan:
         for _ in range(10):

@@ -156,7 +156,6 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session")
 def comm():
-    """MPI's world, for tests marked mpi."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD

@@ -68,7 +68,6 @@ class Watch:
         self.commit, self.begin, self.before, self.load = commit(), now(), ticks(), os.getloadavg()[0]
 
     def record(self) -> Record:
-        """Of all since then."""
         return Record(
             command=self.command,
             begin=self.begin,
@@ -114,7 +113,6 @@ def versions(mpis: int) -> str:
 
 
 def vendor(environment: dict[str, str]) -> str:
-    """The name and version of an MPI library."""
     said = subprocess.run([sys.executable, "-c", VENDOR], env=environment, capture_output=True, text=True, check=True)
     (name,), numbers = re.findall(r"'(.*)'", said.stdout), re.findall(r"\d+", said.stdout.partition(",")[2])
     return f"{name} {'.'.join(numbers)}"

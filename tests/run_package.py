@@ -26,7 +26,6 @@ def run(*words, code=0):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """The sdist and the wheel."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")

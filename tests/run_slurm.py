@@ -64,7 +64,6 @@ class Here:
         return job.returncode, job.stdout + job.stderr + (said.read_text() if said.exists() else "")
 
     def first_run(self, launcher, steps, **wishes):
-        """What each step found."""
         results = self.folder / f"results-{launcher}"
         code, said = self.submit(launcher, STEPS=" ".join(steps), RESULTS=str(results), **wishes)
         assert code == 0, said
@@ -73,7 +72,6 @@ class Here:
 
 @pytest.fixture(scope="session")
 def nodes():
-    """The environment for Slurm's commands."""
     if reason := why_not():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm(Path(folder)) as environment:
@@ -89,7 +87,6 @@ def here(nodes, tmp_path):
 
 @pytest.fixture
 def pmix(nodes):
-    """srun can start ranks of Open MPI."""
     done = subprocess.run(["srun", "--mpi=list"], env=nodes, capture_output=True, text=True, check=True)
     if "pmix" not in done.stdout + done.stderr:
         pytest.skip(f"Slurm cannot load its plugin pmix here ({PACKAGES})")

@@ -21,7 +21,6 @@ RECORD = Record(
 
 
 def said(text):
-    """The table of provenance, by field."""
     return {field: cell for field in FIELDS for cell in re.findall(rf"^\| {field} \| (.*\S) \|$", text, re.MULTILINE)}
 
 

@@ -140,7 +140,6 @@ def check_command(command):
 
 
 def first_run(launched):
-    """All four, in this order."""
     for each in launched:
         check_launch(*each)
     assert [flags.command[1] for _, flags, _ in launched] == ["doctor", "links", "bench", "train"]

@@ -40,7 +40,6 @@ def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts
 
 
 def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
-    """Rows whose times are those of the model."""
     rows = [
         row(algorithm, nbytes, collective=collective, ranks=ranks)
         for collective in collectives

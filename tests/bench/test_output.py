@@ -35,7 +35,6 @@ def printed(form, *rows, **more):
 
 
 def placed_rows(*, wrong=0):
-    """Two algorithms, two sizes, both placements."""
     return [
         row(name, nbytes, time_us, placement=placement, wrong=wrong, backend="MPI")
         for placement, slower in (("out of place", 2.0), ("in place", 1.0))

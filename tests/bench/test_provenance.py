@@ -66,7 +66,6 @@ def test_hosts_that_differ_are_all_named(monkeypatch):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout with a package."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -39,7 +39,6 @@ def arrays(tmp_path):
 
 
 def helped(command, monkeypatch):
-    """What --help says, on long lines without styles."""
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setenv("NO_COLOR", "1")
     result = run(command, "--help")

@@ -21,8 +21,6 @@ COLUMNS = 100
 
 
 class Pty:
-    """A terminal, and what was shown on it."""
-
     def __init__(self):
         self.reader, self.writer = pty.openpty()
         fcntl.ioctl(self.writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))

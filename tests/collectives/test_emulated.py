@@ -18,7 +18,6 @@ TWO_HOSTS = Link(1000.0, 0.25, between=Link(100.0, 2.0), blocks=Blocks("hosts", 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that moves only when somebody sleeps."""
     now = SimpleNamespace(s=100.0)
     fake = SimpleNamespace(perf_counter=lambda: now.s, sleep=lambda seconds: setattr(now, "s", now.s + seconds))
     monkeypatch.setattr(emulated, "time", fake)
@@ -26,8 +25,6 @@ def clock(monkeypatch):
 
 
 class Below:
-    """A transport that delivers at once."""
-
     rank, size, name, hosts = 0, 2, "nothing", (0, 0)
 
     def __init__(self):

@@ -45,12 +45,10 @@ def test_contributions_are_combined_in_rank_order(collective, at_once):
 
 
 def no_barrier(of_rank):
-    """The first two phases as one."""
     return [[*of_rank[0], *of_rank[1]], *of_rank[2:]]
 
 
 def no_barrier_late(of_rank):
-    """The fourth and the fifth phase as one."""
     return [*of_rank[:3], [*of_rank[3], *of_rank[4]], *of_rank[5:]]
 
 

@@ -25,7 +25,6 @@ def said(monkeypatch):
 
 
 def wait_for(said, ranks):
-    """Until these ranks have said something."""
     while not set(ranks) <= {rank for rank, _ in said}:
         threading.Event().wait(0.01)
 

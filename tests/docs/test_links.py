@@ -9,7 +9,6 @@ from tests.markdown import PAGES, ROOT, anchors, links
 
 
 def broken(page, target):
-    """What is wrong with a link, if anything."""
     address = urlsplit(target)
     if address.scheme:
         known = address.scheme in ("http", "https") and re.fullmatch(r"[\w-]+(\.[\w-]+)+", address.netloc)

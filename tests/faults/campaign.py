@@ -78,7 +78,6 @@ class Outcome:
 
 
 def draw(number, seed, unders):
-    """The fault of this number."""
     rng = random.Random(f"{seed}/{number}")
     under = unders[number % len(unders)]
     threads = under == "threads"
@@ -139,7 +138,6 @@ def arguments(fault, folder):
 
 
 def processes(mark):
-    """Those that inherited this mark and still run."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -187,7 +185,6 @@ def launched(fault, folder):
 
 
 def run(fault, home):
-    """Plant it, and see."""
     folder = home / str(fault.number)
     folder.mkdir()
     status, seconds, left = launched(fault, folder)
@@ -242,7 +239,6 @@ def healthy(under, algorithm, schedule, home):
 
 
 def prepare(home):
-    """Data to train on."""
     rng = np.random.default_rng(0)
     targets = rng.integers(0, 3, 240)
     np.savez(home / "data.npz", x=rng.standard_normal((240, 8)) + 3 * targets[:, None], y=targets)

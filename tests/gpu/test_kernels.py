@@ -172,8 +172,6 @@ def test_an_update_of_nothing_launches_nothing(launches):
 
 
 class Plain(Optimizer):
-    """An optimizer of somebody who wrote no kernel."""
-
     def update(self, iteration, value, grad, state):
         value -= self.lr * grad
 

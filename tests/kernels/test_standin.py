@@ -15,7 +15,6 @@ standin = fixture.standin
 
 @pytest.fixture
 def streams(standin):
-    """Two streams that nothing orders."""
     return [standin.cuda.Stream(non_blocking=True) for _ in range(2)]
 
 

@@ -29,7 +29,6 @@ CASES = {
 
 
 def formula(optimizer, iteration, value, grad, state):
-    """The new value and the new state."""
     if isinstance(optimizer, AdamW):
         value = value - optimizer.lr * optimizer.weight_decay * value
     else:

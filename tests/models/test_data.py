@@ -16,7 +16,6 @@ SEEDS = st.integers(0, 100)
 
 
 def examples(count):
-    """Each is its own number."""
     return Examples(np.arange(count)[:, None], np.arange(count), ())
 
 

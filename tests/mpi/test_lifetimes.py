@@ -14,7 +14,6 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture
 def transport(comm):
-    """Of a communicator of this test."""
     own = comm.Dup()
     yield transport_of(own)
     own.Free()

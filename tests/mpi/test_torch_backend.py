@@ -35,7 +35,6 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture(params=["ring", "ordered"])
 def group(comm, request):
-    """The default group, over an algorithm."""
     init_process_group(comm, algorithm=request.param)
     yield request.param
     dist.destroy_process_group()

@@ -125,7 +125,6 @@ def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
 
 
 def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
-    """A bucket into tensors of all formats."""
     rng = np.random.default_rng(2)
     arrays = mixture(SIZES, rng) if arrays is None else arrays
     bucket = bucket_for(arrays, wire, rng, offset)

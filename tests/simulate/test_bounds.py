@@ -59,7 +59,6 @@ def random_prices(rng):
 
 
 def sum_of(line, bucket):
-    """Start-up, and so much for each byte."""
     return line[0] + line[1] * bucket.nbytes
 
 

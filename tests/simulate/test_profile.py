@@ -157,17 +157,8 @@ def test_only_the_last_part_of_a_batch_hides_communication():
 
 
 def test_a_profile_reads_as_it_was_written(tmp_path):
-    file = tmp_path / "profile.json"
-    PROFILE.write(file)
-    assert read_profile(file) == PROFILE
-    assert json.loads(file.read_text())["uses"][1] == {
-        "name": "dense",
-        "tensors": [{"key": 0, "shape": [1024, 1024], "outputs": 0, "own_cost": None}],
-        "forward_s": 0.03,
-        "backward_s": 0.02,
-        "weights_s": 0.0,
-        "exchange_s": 0.0,
-    }
+    PROFILE.write(tmp_path / "profile.json")
+    assert read_profile(tmp_path / "profile.json") == PROFILE
 
 
 def unwrapped(text):

@@ -43,7 +43,6 @@ def gathered_last(ready_s, sent, loss_s, verdict_s):
 
 
 def iteration_s(model, buckets, arrived, loss_s, update_s):
-    """From one backward pass to the next one."""
     costs, waiting = model.costs, {bucket.index: bucket for bucket in buckets}
     now_s = max(sum(costs.backward_s), loss_s)
     for use, forward_s in enumerate(costs.forward_s):

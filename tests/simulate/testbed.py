@@ -102,7 +102,6 @@ def simulated(network: str, model: str, seconds: float, ranks: tuple[int, ...], 
 
 
 def rows_of(network: str, model: str, what: str) -> list[Row]:
-    """A line of the published table, with ours."""
     rate, batch = ALONE[model]
     found = simulated(network, model, batch / rate, RANKS, SCHEDULES[what])
     times_s = [each.row["iteration_s"] for each in found]
@@ -111,7 +110,6 @@ def rows_of(network: str, model: str, what: str) -> list[Row]:
 
 
 def tables() -> Iterator[tuple[str, list[tuple[str, list[Row]]]]]:
-    """For each network its lines."""
     for network, keys in groupby(PUBLISHED, lambda key: key[0]):
         lines = [(f"{model}, {what}", rows_of(network, model, what)) for _, model, what in keys if what in SCHEDULES]
         yield network, lines

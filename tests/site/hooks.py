@@ -73,7 +73,6 @@ def within(folder: str) -> list[Any]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what is not in docs/."""
     pages = {
         uri: PAGE_OF[name].read_text("utf-8")
         for uri, name in SOURCE_OF.items()
@@ -110,7 +109,6 @@ def source(name: str) -> str:
 
 
 def decisions() -> str:
-    """The list of all decisions."""
     rows = []
     for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
@@ -121,7 +119,6 @@ def decisions() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to files lead to their pages."""
     name = SOURCE_OF.get(page.file.src_uri)
     if name is None:
         return markdown

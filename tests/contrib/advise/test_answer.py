@@ -13,7 +13,7 @@ from dear_mpi.contrib.advise.answer import PAYS, answer, bandwidth
 from dear_mpi.contrib.advise.observation import Observation, Observed, read_observation
 from dear_mpi.contrib.advise.observe import observe
 from dear_mpi.contrib.advise.observed import Wrapped
-from dear_mpi.contrib.advise.output import paragraph, rows_of, timeline, unseen
+from dear_mpi.contrib.advise.output import paragraph, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profile import Profile, Tensor, Use
@@ -142,14 +142,6 @@ def test_a_file_is_read_as_it_was_written_and_simulate_takes_it(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="it must have the field 'observed'"):
         read_observation(path)
-
-
-def test_rows_and_picture_have_ddp_and_ours():
-    found = answered(observation())
-    assert [row["line"] for row in rows_of([found])] == ["DDP", *(each.name for each in found.ours), found.coded.name]
-    assert rows_of([found])[1]["speedup_vs_ddp"] == found.ddp.iteration_s / found.best.iteration_s
-    runs = timeline([found]).runs
-    assert [run.name.partition(",")[0] for run in runs] == ["ddp", found.best.name]
 
 
 def test_there_must_be_a_script(tmp_path):

@@ -141,14 +141,6 @@ class OptimizedModule(nn.Module):
     assert "torch.compile" in " ".join(found.notes)
 
 
-def test_several_optimisers_are_told(tmp_path):
-    loop = LOOP.replace("    optimizer.step()", "    optimizer.step()\n    other.step()")
-    other = "other = torch.optim.SGD(net[0].parameters(), lr=0.1)\n"
-    found = watch(tmp_path, HEAD + other + loop)
-    assert len(found.plain_s) == ITERATIONS
-    assert "several optimisers" in found.notes[0]
-
-
 ONCE = (
     HEAD
     + """

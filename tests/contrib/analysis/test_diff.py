@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.saved import Run, provenance
-from dear_mpi.contrib.analysis.diff import HEAD, compare_runs, detectable, summary
-from dear_mpi.ranks.world import run_world
+from dear_mpi.bench.saved import Run
+from dear_mpi.contrib.analysis.diff import compare_runs, detectable, summary
 from dear_mpi.reporting.stats import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
 
@@ -205,17 +204,6 @@ def test_what_differs_between_the_heads_is_told():
     assert compare_runs([a], [b, other], 0.05).differs["host"] == ("a", "b; c")
 
 
-def test_only_what_says_how_a_run_was_made_is_compared_and_in_its_order():
-    """What a run found is no cell of a table; neither are the cores of each rank."""
-    found = {"why": [{"size": 4}], "steps": [{"cells": []}], "baseline": {"slower": 0}, "ranks": [{"cores": [0]}]}
-    rows = run_of().rows
-    a = Run("a", rows, {"kernel": "6", "version": "1", "date": "1", "host": "a", **found})
-    b = Run("b", rows, {"ranks": [{"cores": [1]}]})
-    assert compare_runs([a], [b], 0.05).differs == {}, "nothing is known of the other one"
-    b = replace(b, head={"host": "b", "kernel": "7", "version": "2", "date": "2", **b.head})
-    assert list(compare_runs([a], [b], 0.05).differs) == ["host", "date", "version", "kernel"]
-
-
 def test_student_is_as_in_tables():
     for freedom, critical in ((1, 12.706), (2, 4.303), (5, 2.571), (30, 2.042), (60, 2.000)):
         assert quantile(0.025, freedom) == pytest.approx(critical, abs=1e-3)
@@ -227,8 +215,3 @@ def test_student_is_as_in_tables():
 def test_holm_refuses_as_he_does():
     assert holm([]) == []
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-def test_all_of_where_and_how_is_compared_but_the_cores_of_ranks():
-    found = run_world(lambda world: provenance(world, "then"), threads=2)
-    assert found.keys() - {"ranks"} == set(HEAD)

@@ -48,7 +48,6 @@ def library(noise=0.0, seed=0, **facts):
 
 
 def slowed(rows, collective, nbytes, factor, algorithm="native"):
-    """The same with one call that takes longer."""
     times = ("p50_us", "ci_low_us", "ci_high_us", "mean_us", "min_us", "max_us")
     hit = [(each.collective, each.bytes, each.algorithm) == (collective, nbytes, algorithm) for each in rows]
     assert any(hit)

@@ -22,10 +22,6 @@ class Logged:
         self.start, self.advance, self.wait = (partial(self.log.append, name) for name in ("start", "test", "wait"))
 
 
-def driven_by(call, tests=0):
-    return Driven(Prepared(call.wait, startable=call), SimpleNamespace(barrier=lambda: None), None, tests)
-
-
 def rows_of(monkeypatch, *turns_us):
     """What is made of these turns, in us: (overall, compute, tests), by tests and apart."""
     made = iter(
@@ -61,29 +57,6 @@ def test_times_are_means_over_turns(monkeypatch):
     assert [(row["carried_on_by"], row["tests"], row["turns"]) for row in rows] == [("tests", 4, 2), ("thread", 0, 2)]
     names = ("pure_us", "compute_alone_us", "overall_us", "compute_us", "tests_us")
     assert [rows[0][name] for name in names] == pytest.approx([2, 2, 4, 1.5, 0.5])
-
-
-@pytest.mark.parametrize(("tests", "passes", "made"), [(16, 64, 16), (16, 3, 3), (1, 64, 1), (0, 64, 0)])
-def test_tests_come_between_passes(tests, passes, made, monkeypatch):
-    call = Logged()
-    driven, done = driven_by(call, tests), []
-    driven.passes = passes
-    monkeypatch.setattr(driven, "compute", lambda passes: call.log.append("compute") or done.append(passes))
-    overall, compute, testing = driven.by_tests()
-    assert call.log == ["start", *(["compute", "test"] * made or ["compute"]), "wait"]
-    assert sum(done) == passes
-    assert overall >= compute + testing
-
-
-@pytest.mark.parametrize(("wanted_s", "numbers", "passes"), [(0.01, 1, None), (1e-5, 0, 10)])
-def test_passes_are_made_larger_then_more_of_them(wanted_s, numbers, passes, monkeypatch):
-    """By a clock on which a pass takes 1 ns for each number."""
-    driven = driven_by(Logged())
-    monkeypatch.setattr(driven, "seconds", lambda call: driven.passes * driven.numbers.size * 1e-9)
-    driven.last(wanted_s)
-    assert driven.numbers.size == overlap.NUMBERS[numbers]
-    assert driven.passes * driven.numbers.size * 1e-9 == pytest.approx(wanted_s, rel=0.03)
-    assert passes in (None, driven.passes)
 
 
 @pytest.mark.parametrize("ranks", [3, 4])

@@ -58,7 +58,6 @@ def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blam
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The timeline of a run, and its report."""
     folder = tmp_path_factory.mktemp("recorded")
     config, path = Config.of(settings(iterations=ENOUGH)), folder / "timeline.json"
     how = {"timeline": TimelineFiles("--timeline", [path]), "observers": {"blame": Blamer}}

@@ -5,19 +5,17 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi import __version__
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.contrib.doctor import examine
-from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages, software
-from dear_mpi.contrib.doctor.findings import ALIKE, SEVERITIES, findings
+from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages
+from dear_mpi.contrib.doctor.findings import SEVERITIES, findings
 from dear_mpi.contrib.doctor.library import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.array import Gpu
@@ -35,14 +33,12 @@ def rank(number, **changes):
 
 
 def job(*ranks, **changes):
-    """A healthy job of two ranks, changed."""
     ranks = list(ranks) or [rank(0), rank(1)]
     healthy = Facts(Launch("Open MPI's mpirun", 2, 0, 0), MPI, ranks, links=links("host", 10.0))
     return replace(healthy, **changes)
 
 
 def links(path, speed):
-    """Both directions of a pair."""
     figures = path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1
     return [Link(0, 1, *figures), Link(1, 0, *figures)]
 
@@ -207,12 +203,6 @@ def test_mtus_are_those_of_interfaces_that_are_up(tmp_path):
         (tmp_path / name / "mtu").write_text(f"{mtu}\n")
     assert mtus(tmp_path) == {"eth0": 9000, "tun0": 1400}
     assert mtus(tmp_path / "none") == {}
-
-
-def test_software_is_what_this_process_uses():
-    found = software("MPICH 5")
-    assert (found["NumPy"], found["dear-mpi"], found["the MPI library"]) == (np.__version__, __version__, "MPICH 5")
-    assert set(found) < set(ALIKE)
 
 
 def test_the_worst_comes_first():

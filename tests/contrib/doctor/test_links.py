@@ -169,10 +169,6 @@ def test_a_difference_within_the_intervals_is_none():
     assert outliers(wide, "aaaa") == []
 
 
-def test_of_two_ranks_none_is_the_slow_one():
-    assert outliers(mesh("aa", lambda source, dest: 1), "aa") == []
-
-
 def run(*arguments):
     return CliRunner().invoke(app, ["links", *map(str, arguments)])
 

@@ -34,7 +34,6 @@ def batch(iteration, rank=0, ranks=1):
 
 
 def trained(transport, *, kind=mlp, dtype=np.float32, iterations=5, cuts=(), optimizer=None, **options):
-    """The parameters by name, and their digest."""
     optimizer = optimizer or KFAC(0.05, damping=0.1)
     with Session(layers(kind, dtype), SoftmaxCrossEntropy(), transport, optimizer=optimizer, **options) as session:
         for iteration in range(iterations):

@@ -44,41 +44,6 @@ def test_steps_are_told_and_drawn(explained, opened):
     assert "at first" in page.text(".where")
 
 
-def test_who_owns_chunk_2_after_step_1(explained, opened):
-    """What somebody asks who has never seen a ring; and why step 3 is needed."""
-    page = opened(explained())
-    page.page.keyboard.press("ArrowRight")
-    page.page.keyboard.press("ArrowRight")
-    page.page.locator(".bar").nth(2).click()
-    owner = "Chunk 2 belongs to rank 2. After step 1 rank 1 has most of it: the data of ranks 0-1 and 3."
-    assert page.text(".owner") == owner
-    assert page.text(".way .now") == "step 1 0 → 1 added"
-    assert page.page.locator(".bar.followed").count() == 4
-    assert page.page.locator("#follow-0").input_value() == "2"
-    page.page.click("text=step 3 >> nth=0")
-    assert page.text(".owner") == "Chunk 2 belongs to rank 2. After step 3 it is complete on ranks 2-3."
-    assert "So rank 2 sends chunk 2 to rank 3, which keeps it as it is." in page.text(".said")
-    assert page.text(".way .now") == "step 3 2 → 3 kept"
-    assert "Of 16 chunks that ranks shall have, 8 are complete." in page.text(".said")
-    why = "Why step 3? It hands 4 complete chunks on, to ranks that lacked them. Without it the proof finds: “"
-    assert why in page.text(".why")
-    page.page.click("text=step 2 >> nth=0")
-    assert "Why step 2? It completes 4 chunks, with the last contributions." in page.text(".why")
-
-
-def test_play_goes_through_and_can_be_stopped(explained, opened):
-    page = opened(explained(ranks=2))
-    page.page.keyboard.press(" ")
-    assert page.text("button.main") == "Pause"
-    page.page.wait_for_selector(".where:text-is('after step 0')")
-    page.page.wait_for_selector(".where:text-is('after step 1')")
-    assert page.text("button.main") == "Play", "it has come to its end"
-    page.page.click("button.main")
-    page.page.click("button.main")
-    assert page.text("button.main") == "Play"
-    assert page.text(".where") == "at first", "it began anew, and was stopped"
-
-
 def figure(page, name, column=0):
     row = page.page.locator(".results tbody tr", has=page.page.locator(f"th:text-is('{name}')"))
     return row.locator("td").nth(column).inner_text()

@@ -22,7 +22,6 @@ NETWORK = Network(alpha=1e-6, beta=1e-9)
 
 
 def figure_of(*runs, network=NETWORK):
-    """Of runs of which this network is known."""
     if network is not None:
         runs = [replace(run, rows=[replace(row, bound_us=bound_us(row, network)) for row in run.rows]) for run in runs]
     figure = draw_runs([asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows])
@@ -59,34 +58,12 @@ def test_a_column_has_times_above_bandwidths():
     assert "dashed: bound" not in lines(figure_of(run, network=None).axes[0])
 
 
-def test_several_runs_of_one_algorithm_have_colours():
-    figure = figure_of(*(made(name, algorithms=("ring",)) for name in ("one", "two")))
-    assert {"ring, one", "ring, two"} <= set(words(figure))
-    assert len({line.get_color() for line in lines(figure.axes[0]).values() if line.get_marker() != "None"}) == 2
-
-
 def test_a_row_of_panels_for_each_collective_and_number_of_ranks():
     run = made(sizes=(64, 1024))
     rows = [replace(row, collective=kind) for kind in ("all_reduce", "all_gather") for row in run.rows]
     figure = figure_of(replace(run, rows=[*rows, *(replace(row, ranks=2) for row in run.rows)]))
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["all_reduce, 4 ranks", "", "all_gather, 4 ranks", "", "all_reduce, 2 ranks", ""]
-
-
-def test_one_size_has_intervals_too():
-    """A band between points needs two of them."""
-    run = run_of(np.random.default_rng(1), name="one.json", sizes=(4096,), algorithms=("ring",))
-    times, _ = figure_of(run).axes
-    ((low, high),) = (line.get_segments()[0] for line in times.collections if hasattr(line, "get_segments"))
-    (row,) = run.rows
-    assert (tuple(low), tuple(high)) == ((4096, row.ci_low_us), (4096, row.ci_high_us))
-
-
-def test_a_rank_alone_has_no_bandwidth_and_is_drawn():
-    run = made(algorithms=("ring",))
-    figure = figure_of(replace(run, rows=[replace(row, ranks=1, hosts=[1], busbw_GBps=0.0) for row in run.rows]))
-    assert "dashed: bound" not in words(figure)
-    assert [axes.axison for axes in figure.axes] == [True, False]
 
 
 @pytest.mark.parametrize(("runs", "kinds"), [(1, ("all_reduce",)), (2, ("all_reduce", "broadcast", "all_gather"))])

@@ -64,18 +64,6 @@ def seen(axis):
     return [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
 
 
-@pytest.mark.parametrize("fusions", [FUSIONS[:1], FUSIONS])
-@pytest.mark.parametrize("ranks", [RANKS[:1], RANKS])
-def test_the_picture_suits_what_was_varied(ranks, fusions):
-    figure, panels = drawn(sweep_of(MODELS[:2], ranks=ranks, fusions=fusions))
-    title = "Time of an iteration by the number of ranks" if len(ranks) > 1 else "Where the time of an iteration goes"
-    assert names(figure.texts)[0].startswith(title)
-    several = [f"{model}, fusion {fusion}" for model in ("resnet50", "densenet201") for fusion in fusions]
-    assert list(panels) == (several if len(fusions) > 1 else ["resnet50", "densenet201"])
-    scales = [axes.get_ylim() if len(ranks) > 1 else axes.get_xlim() for axes in panels.values()]
-    assert len(set(scales)) == 1, "all panels of a model have one scale, and these models take as long"
-
-
 def test_curves_are_times_bounds_and_compute():
     figure, panels = drawn(sweep_of(models=MODELS, ranks=RANKS[::-1]))
     assert list(panels) == ["resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"]

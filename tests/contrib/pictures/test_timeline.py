@@ -9,10 +9,8 @@ from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.contrib.look import timeline_of as steps_timeline
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
-from dear_mpi.contrib.pictures.timeline import draw_steps, draw_timeline
+from dear_mpi.contrib.pictures.timeline import draw_timeline
 from dear_mpi.reporting.output import printable
 from dear_mpi.training.spans import COMPUTE, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
@@ -20,7 +18,6 @@ from tests.timelines import rank_of, run_of, timeline_of
 
 
 def drawn(timeline):
-    """The figure, laid out, and its panels."""
     figure = draw_timeline(timeline)
     figure.draw_without_rendering()
     return figure, figure.axes
@@ -92,15 +89,6 @@ def test_a_picture_ends_where_the_last_iteration_does():
     assert extents(axes, "#D55E00") == [(3000, 3750), (7000, 7750)]
 
 
-def test_a_picture_has_room_for_eight_ranks_and_says_what_is_left_out():
-    figure, (axes,) = drawn(timeline_of(run_of(ranks=20)))
-    assert len(axes.get_yticks()) == 16
-    assert "not shown: ranks from 8 on" in said(figure)
-    figure, panels = drawn(timeline_of(*(run_of(f"mine {number}", ranks=3) for number in range(8))))
-    assert [len(axes.get_yticks()) for axes in panels] == [2] * 6
-    assert "not shown: 2 more runs and ranks from 1 on" in said(figure)
-
-
 @pytest.mark.parametrize(
     "timeline", [timeline_of(), timeline_of(run_of("wfbp"), run_of("dear")), timeline_of(run_of(ranks=20))]
 )
@@ -134,14 +122,6 @@ def test_a_picture_has_names_as_they_are(name, tmp_path):
     shown = [text for text in figure.findobj(Text) if text.get_text() == printable(name)]
     assert len(shown) == 4
     assert not any(text.get_parse_math() for text in figure.findobj(Text))
-
-
-def test_collectives_have_a_panel_each():
-    parts = [Part("starting", 0, 0, 1, False, 0, 4)]
-    noted = {rank: Noted(1, {}, parts, [1.0, 2.0 + rank]) for rank in range(3)}
-    figure = draw_steps(steps_timeline("a title", {"ring": noted, "again": noted}, 2e-6))
-    assert [axes.get_title() for axes in figure.axes] == ["ring: 3000 ms", "again: 3000 ms"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
 
 
 def test_a_saved_timeline_is_drawn(tmp_path):

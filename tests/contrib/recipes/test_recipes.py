@@ -86,7 +86,6 @@ def test_what_the_loss_trains_is_averaged_with_the_rest(ranks):
 
 
 def run_on_all(body, ranks):
-    """What each rank returns."""
     found = [None] * ranks
 
     def each(world):
@@ -132,7 +131,6 @@ def reference(problem, masks, ranks, rounds, count):
 
 
 def user_route(folder, spelt):
-    """A file of a user with this route."""
     (folder / "mine.py").write_text(f"from dear_mpi.contrib.recipes.tamuna import tamuna\n\nroute = tamuna({spelt})\n")
     return f"{folder / 'mine.py'}:route"
 

@@ -204,7 +204,6 @@ def run(name, lane, accesses, blocking):
 
 
 def is_plain(index):
-    """Whether NumPy makes a view for this index."""
     parts = index if isinstance(index, tuple) else (index,)
     kinds = (int, np.integer, slice, type(None), type(Ellipsis))
     return all(isinstance(part, kinds) and not isinstance(part, bool) for part in parts)

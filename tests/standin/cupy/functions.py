@@ -72,7 +72,6 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
 
 
 def flat(obj):
-    """The items of nested lists."""
     if isinstance(obj, list | tuple):
         for item in obj:
             yield from flat(item)

@@ -33,7 +33,6 @@ NUMBERS = {"float": float, "int": int, "bool": bool, "complex": complex, "index"
 
 
 def give_operators(kind):
-    """Put them into the class of device arrays."""
     for name in METHODS:
         setattr(kind, name, method(name))
     for name, into in BINARY.items():

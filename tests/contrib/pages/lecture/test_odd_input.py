@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.contrib.pages.lecture.cells import ANSWERED, READY, READY_MS, answer, cell, run
+from tests.contrib.pages.lecture.cells import ANSWERED, answer, cell, run
 
 
 def test_what_never_ends_is_stopped(shown):
@@ -13,17 +13,6 @@ def test_what_never_ends_is_stopped(shown):
     cell(page, "ring").locator(ANSWERED).wait_for()
     assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
     assert run(page, "ring", answer("ring")).startswith("Right."), "Python has started anew"
-
-
-def test_what_runs_can_be_ended_from_another_chapter(shown):
-    page = shown("ring")
-    cell(page, "ring").locator("textarea").fill("while True:\n    pass\ndef f(rank, size):\n    pass")
-    assert not page.page.locator(".head .end").is_visible()
-    cell(page, "ring").locator(".actions .main").click()
-    page.page.click('.chapters a[href="#price"]')
-    page.page.click(".head .end")
-    page.page.wait_for_selector(READY, timeout=READY_MS)
-    assert not page.page.locator(".head .end").is_visible()
 
 
 def test_without_its_python_the_page_says_so(lecture, browser, tmp_path):

@@ -46,19 +46,6 @@ def test_each_is_drawn(slides):
     assert page.text(".place") == f"1 / {COUNT}"
 
 
-def test_the_broken_step_is_red_and_can_be_stepped_to(slides):
-    page = slides()
-    page.page.evaluate("location.hash = '5'")
-    page.page.wait_for_selector("section.now [data-said]")
-    assert (
-        page.text("section.now [data-said]") == "rank 3, step 1: sends chunk 0 to rank 0 before it holds any data of it"
-    )
-    assert page.text("section.now .where") == "step 1 fails"
-    assert page.page.locator("section.now .board .failed").count() == 1
-    page.page.click("section.now >> text=◀ Back")
-    assert page.text("section.now .where") == "after step 0"
-
-
 def test_no_task_of_a_student_prints_its_answer():
     """On the sheet, and in the exercises of the lecture."""
     exercises = {path.stem[0]: path.read_text("utf-8") for path in (LECTURE / "chapters").glob("*.html")}
