@@ -2,9 +2,6 @@
 
 import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +12,6 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives import ProgramError, all_reduce, make_plan, programs, verify
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from tests.launch import mpis_at_hand
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "algorithm.md").read_text(encoding="utf-8")
@@ -45,32 +41,6 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # this tree, whichever one is installed
     return tmp_path
-
-
-def launched(command):
-    """A command of the page as a process: its exit code, and all that it said."""
-    words = shlex.split(command)
-    if words[0] == "mpirun":
-        if not mpis_at_hand():
-            pytest.skip("there is no mpirun")
-        mpi = mpis_at_hand()[0]
-        words, environment = [*mpi.mpirun, *words[1:]], mpi.environment(int(words[2]))
-    else:
-        environment = None
-    program = {"python": [sys.executable], "dear-mpi": [sys.executable, "-m", "dear_mpi"]}
-    words = [part for word in words for part in program.get(word, [word])]
-    job = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    return job.returncode, job.stdout + job.stderr
-
-
-@pytest.mark.parametrize(("command", "shown"), list(commands()), ids=[command for command, _ in commands()])
-def test_the_page_shows_what_its_commands_say(files, command, shown):
-    code, said = launched(command)
-    assert code == (2 if any(line.startswith("error:") for line in shown) else 0), said
-    assert "Traceback" not in said
-    said = " ".join(said.split())  # long lines are cut for a terminal
-    for line in shown:
-        assert " ".join(line.split()) in said
 
 
 BAD = """

@@ -64,32 +64,6 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 16
 
 
-def test_two_algorithms_step_together(explained, opened):
-    page = opened(explained("ring,double_tree", 8))
-    assert page.texts(".side h2") == ["ring on 8 ranks", "double_tree on 8 ranks"]
-    page.page.keyboard.press("ArrowRight")
-    assert [text.split(":")[0] for text in page.texts(".said")] == ["Step 0", "Step 0"]
-    page.page.keyboard.press("End")
-    assert [text.split(":")[0] for text in page.texts(".said")] == ["Step 13", "Step 5"], "each ends where it ends"
-    assert figure(page, "steps", 0) == "14"
-    assert figure(page, "steps", 1) == "6"
-    widths = page.page.locator(".chart svg").evaluate_all("charts => charts.map(each => each.viewBox.baseVal.width)")
-    assert widths[0] == widths[1]
-    ticks = [page.page.locator(f".chart >> nth={side} >> .tick").all_inner_texts() for side in (0, 1)]
-    assert ticks[0] == ticks[1], "one axis of time"
-
-
-def test_a_step_that_cannot_be_read_is_told(explained, opened, tmp_path):
-    wrong = "Step((replace(wrong.sends[0], peer=size),), wrong.receives)"
-    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
-    page = opened(explained(f"{tmp_path}/mine.py:all_reduce", code=2))
-    assert "rank 0, step 1: the peer must be another rank of 0..3, not 4" in page.text(".fault")
-    assert page.text(".where") == "step 1 fails"
-    assert page.text(".said").startswith("Step 1 cannot be carried out.")
-    page.slide("#ranks", 0)
-    assert page.text(".side h2") == "mine.py:all_reduce on 2 ranks"
-
-
 @pytest.mark.parametrize(
     ("wrong", "where", "said", "bars"),
     [
