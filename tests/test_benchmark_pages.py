@@ -70,19 +70,16 @@ def test_every_file_of_rows_has_its_page():
     assert {*(INDEX.parent / "rows").glob("*")} == {*ROWS}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "A daemon failed to report back after being spawned.",
-        "  Local host:    dear1",
-        "| rank 0 on dear3 | 5 |",
-        "   Process name: [prterun-vm-25860@1,2]",
-        "+ timeout 600 .venv/bin/mpirun -n 2 python",
-        "\x1b[1mbold\x1b[0m",
-        "Traceback (most recent call last):",
-        "written to /root/out.json",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "A daemon failed to report back after being spawned.",
+    "  Local host:    dear1",
+    "| rank 0 on dear3 | 5 |",
+    "   Process name: [prterun-vm-25860@1,2]",
+    "+ timeout 600 .venv/bin/mpirun -n 2 python",
+    "\x1b[1mbold\x1b[0m",
+    "Traceback (most recent call last):",
+    "written to /root/out.json",
+])  # fmt: skip
 def test_what_a_page_must_not_have_is_found(text):
     assert faults(f"# A page\n\n{text}\n")
     assert not faults("# A page\n\n`dear-mpi` under `mpirun`: `+5.0%`, see docs/benchmarks/hosts.md\n")

@@ -129,18 +129,15 @@ def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(fol
 CANNOT = "'bad' of broken (entry point 'nowhere:BAD' in the group 'dear_mpi.{}s') cannot be loaded"
 
 
-@pytest.mark.parametrize(
-    ("kind", "entry", "said"),
-    [
-        *(
-            (kind, "nowhere:BAD", CANNOT.format(kind))
-            for kind in ("schedule", "model", "wire", "optimizer", "algorithm")
-        ),
-        ("schedule", "own:dataclass", "'bad' must be a class derived from Schedule"),
-        ("optimizer", "own:dataclass", "'bad' must be a class"),
-        ("wire", "own:dataclass", "'bad' must be a Kind"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "entry", "said"), [
+    *(
+        (kind, "nowhere:BAD", CANNOT.format(kind))
+        for kind in ("schedule", "model", "wire", "optimizer", "algorithm")
+    ),
+    ("schedule", "own:dataclass", "'bad' must be a class derived from Schedule"),
+    ("optimizer", "own:dataclass", "'bad' must be a class"),
+    ("wire", "own:dataclass", "'bad' must be a Kind"),
+])  # fmt: skip
 def test_a_name_that_cannot_be_loaded_or_is_something_else_is_refused(kind, entry, said, folder):
     published(folder, "broken", **{f"{kind}s": f"bad = {entry}"})
     assert said in dear_mpi(folder, "train", *SHORT, f"--{kind}", "bad", code=2).stderr

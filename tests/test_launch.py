@@ -265,15 +265,11 @@ with session if "with" in sys.argv else nullcontext():
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        (["with"], "rank 1 has come to the end of the session after 3 calls of step"),
-        (["with", "raise"], "rank 1 has left the session in or after call 3 of step (RuntimeError: on purpose)"),
-        (["raise"], "rank 1 has left the session in or after call 3 of step (its program has ended: on purpose)"),
-    ],
-    ids=["leaves", "raises", "raises without with"],
-)
+@pytest.mark.parametrize(("how", "said"), [
+    (["with"], "rank 1 has come to the end of the session after 3 calls of step"),
+    (["with", "raise"], "rank 1 has left the session in or after call 3 of step (RuntimeError: on purpose)"),
+    (["raise"], "rank 1 has left the session in or after call 3 of step (its program has ended: on purpose)"),
+], ids=["leaves", "raises", "raises without with"])  # fmt: skip
 def test_a_rank_that_makes_fewer_steps_than_the_others_ends_the_job(how, said):
     """Also without ``-m mpi4py``: then it waits for the others at the end of MPI."""
     status, output = launch("--keep-going", "--limit", "120", "--ranks", "3", "--", "-c", UNEQUAL, *how)

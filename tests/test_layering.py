@@ -187,16 +187,13 @@ def test_imports_inside_an_ordered_room_point_down(room, module):
     assert [name for name in ours if not may_import_in_order(room, module, name)] == [], "see ORDERS in tests/rooms.py"
 
 
-@pytest.mark.parametrize(
-    ("room", "module", "name", "allowed"),
-    [
-        ("training", "schedules.dear", "fabric.fabric.Fabric", True),
-        ("training", "fabric.live", "schedules.dear", False),
-        ("training", "__init__", "session.Session", True),
-        ("training", "session", "__init__", False),
-        ("bench", "timing", "run.bench", False),
-    ],
-)
+@pytest.mark.parametrize(("room", "module", "name", "allowed"), [
+    ("training", "schedules.dear", "fabric.fabric.Fabric", True),
+    ("training", "fabric.live", "schedules.dear", False),
+    ("training", "__init__", "session.Session", True),
+    ("training", "session", "__init__", False),
+    ("bench", "timing", "run.bench", False),
+])  # fmt: skip
 def test_order_inside_a_room(room, module, name, allowed):
     assert may_import_in_order(room, f"dear_mpi.{room}.{module}", f"dear_mpi.{room}.{name}") == allowed
 
@@ -232,36 +229,30 @@ def test_order_of_rooms(module, name):
     assert is_allowed(f"dear_mpi.{module}", f"dear_mpi.{name.lstrip('!')}") == (not name.startswith("!"))
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "allowed"),
-    [
-        ("dear_mpi.kernels.calls", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
-        ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
-        ("dear_mpi.training.trainer", "collectives.ring", False),
-        ("dear_mpi.training.trainer", ".layer_call.LayerCall", False),
-        ("dear_mpi.training.trainer", "cupy", False),
-        ("dear_mpi.ranks.streams", "cupy", True),
-        ("dear_mpi.training.trainer", "importlib.import_module", False),
-        ("dear_mpi.models.synthetic", "importlib.resources", True),
-    ],
-)
+@pytest.mark.parametrize(("module", "name", "allowed"), [
+    ("dear_mpi.kernels.calls", "mpi4py.MPI", False),
+    ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
+    ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
+    ("dear_mpi.training.trainer", "collectives.ring", False),
+    ("dear_mpi.training.trainer", ".layer_call.LayerCall", False),
+    ("dear_mpi.training.trainer", "cupy", False),
+    ("dear_mpi.ranks.streams", "cupy", True),
+    ("dear_mpi.training.trainer", "importlib.import_module", False),
+    ("dear_mpi.models.synthetic", "importlib.resources", True),
+])  # fmt: skip
 def test_rule(module, name, allowed):
     assert is_allowed(module, name) == allowed
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "import dear_mpi.collectives.plans.tuning",
-        "from dear_mpi.collectives.plans import tuning",
-        "from dear_mpi.collectives.plans.tuning import rules_of as rules",
-        "from dear_mpi.collectives import plans",
-        "from ..plans import tuning",
-        "def later():\n    from dear_mpi.collectives.plans.tuning import rules_of",
-        "if TYPE_CHECKING:\n    from dear_mpi.collectives.plans.tuning import Rule",
-    ],
-)
+@pytest.mark.parametrize("planted", [
+    "import dear_mpi.collectives.plans.tuning",
+    "from dear_mpi.collectives.plans import tuning",
+    "from dear_mpi.collectives.plans.tuning import rules_of as rules",
+    "from dear_mpi.collectives import plans",
+    "from ..plans import tuning",
+    "def later():\n    from dear_mpi.collectives.plans.tuning import rules_of",
+    "if TYPE_CHECKING:\n    from dear_mpi.collectives.plans.tuning import Rule",
+])  # fmt: skip
 def test_an_import_is_found_wherever_it_stands(planted):
     source = f"from dear_mpi.collectives.program import errors\n{planted}\n"
     assert len(refused("dear_mpi.collectives.algorithms.ring", source)) == 1

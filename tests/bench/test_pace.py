@@ -172,31 +172,28 @@ def test_lists_are_measured_in_one_run():
 PLACES = ("in place", "out of place")
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
-        ({"algorithms": ("native", "rnig")}, "'rnig' is unknown: did you mean 'ring'"),
-        ({"algorithms": ("",)}, "algorithm '' is unknown"),
-        ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
-        ({"placements": ("inside",)}, "placement 'inside' is unknown"),
-        ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
-        ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
-        ({"ops": ("sum", "average"), "dtypes": ("int8",)}, "op 'average' needs a floating dtype, not 'int8'"),
-        ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
-        ({"device": "gpu"}, "device 'gpu' is unknown"),
-        ({"memory": "public"}, "memory 'public' is unknown"),
-        ({"cadence": "slow"}, "cadence 'slow' is unknown"),
-        ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
-        ({"sizes": ()}, "sizes must be at least 4 B"),
-        ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
-        ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
-        ({"warmup": -1}, "warmup must not be negative"),
-        ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
-        ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
-        ({"start": "gun"}, "start 'gun' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("how", "message"), [
+    ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+    ({"algorithms": ("native", "rnig")}, "'rnig' is unknown: did you mean 'ring'"),
+    ({"algorithms": ("",)}, "algorithm '' is unknown"),
+    ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+    ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+    ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+    ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
+    ({"ops": ("sum", "average"), "dtypes": ("int8",)}, "op 'average' needs a floating dtype, not 'int8'"),
+    ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
+    ({"device": "gpu"}, "device 'gpu' is unknown"),
+    ({"memory": "public"}, "memory 'public' is unknown"),
+    ({"cadence": "slow"}, "cadence 'slow' is unknown"),
+    ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+    ({"sizes": ()}, "sizes must be at least 4 B"),
+    ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+    ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
+    ({"warmup": -1}, "warmup must not be negative"),
+    ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
+    ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
+    ({"start": "gun"}, "start 'gun' is unknown"),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
         run_world(lambda world: bench(Suite(**{"sizes": (64,)} | how), world), threads=3)

@@ -59,15 +59,12 @@ def test_messages_between_two_ranks_keep_their_order():
     assert seconds([[(0, 1, 2), (0, 1, 2)]], network, combine=True) == pytest.approx(2 + 2 + 1)
 
 
-@pytest.mark.parametrize(
-    ("messages", "arrivals_s", "due"),
-    [
-        ([(0, 1, 2)], [0.0, 3.0], 3 + 2),
-        ([(0, 1, 2), (2, 3, 4)], [0.0, 3.0, 0.0, 0.0], 3 + 2),
-        ([(0, 1, 2), (0, 2, 3)], [0.0, 1.0, 0.0], 1 + 2 + 2),
-        ([(0, 1, 2)], [3.0, 3.0], 3 + 2),
-    ],
-)
+@pytest.mark.parametrize(("messages", "arrivals_s", "due"), [
+    ([(0, 1, 2)], [0.0, 3.0], 3 + 2),
+    ([(0, 1, 2), (2, 3, 4)], [0.0, 3.0, 0.0, 0.0], 3 + 2),
+    ([(0, 1, 2), (0, 2, 3)], [0.0, 1.0, 0.0], 1 + 2 + 2),
+    ([(0, 1, 2)], [3.0, 3.0], 3 + 2),
+])  # fmt: skip
 def test_a_rank_begins_when_it_arrives(messages, arrivals_s, due):
     """Only then rank 0 can send to it. What the other ranks do goes on meanwhile, and shares the port from then on."""
     assert seconds([messages], arrivals_s=arrivals_s) == pytest.approx(due)

@@ -53,20 +53,17 @@ def test_every_public_name_is_on_a_page():
     assert offered - found == {"__version__"}
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ('<a href="other.html#here">', None),
-        ('<a href="#top" id="top">', None),
-        ('<a href="https://example.org/">', None),
-        ('<img src="picture.png">', "is not there"),
-        ('<a href="gone.html">', "is not there"),
-        ('<a href="other.html#gone">', "is no anchor there"),
-        ('<a href="folder/">', "is a folder"),
-        ('<script src="https://example.org/a.js">', "is loaded from elsewhere"),
-        ('<link rel="stylesheet" href="//example.org/a.css">', "is loaded from elsewhere"),
-    ],
-)
+@pytest.mark.parametrize(("body", "found"), [
+    ('<a href="other.html#here">', None),
+    ('<a href="#top" id="top">', None),
+    ('<a href="https://example.org/">', None),
+    ('<img src="picture.png">', "is not there"),
+    ('<a href="gone.html">', "is not there"),
+    ('<a href="other.html#gone">', "is no anchor there"),
+    ('<a href="folder/">', "is a folder"),
+    ('<script src="https://example.org/a.js">', "is loaded from elsewhere"),
+    ('<link rel="stylesheet" href="//example.org/a.css">', "is loaded from elsewhere"),
+])  # fmt: skip
 def test_a_broken_link_of_the_site_is_found(body, found, tmp_path):
     (tmp_path / "page.html").write_text(body)
     (tmp_path / "other.html").write_text('<h2 id="here">')

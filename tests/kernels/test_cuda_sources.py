@@ -121,14 +121,11 @@ def test_sanitizers_see_a_planted_mistake(planted):
     assert checks.PLANTED[planted] in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("grid", "arguments", "error"),
-    [
-        ((0,), (None, None, None, 0, 8), ValueError),
-        ((1,), (None, None, None, 0), TypeError),
-        ((1,), (None, None, None, np.int32(0), 8), TypeError),
-    ],
-)
+@pytest.mark.parametrize(("grid", "arguments", "error"), [
+    ((0,), (None, None, None, 0, 8), ValueError),
+    ((1,), (None, None, None, 0), TypeError),
+    ((1,), (None, None, None, np.int32(0), 8), TypeError),
+])  # fmt: skip
 def test_the_shim_refuses_what_cuda_refuses_or_misreads(grid, arguments, error):
     run = build.kernel("accumulate.cu", "accumulate<float, Sum>")
     with pytest.raises(error, match="accumulate<float, Sum>"):

@@ -39,17 +39,14 @@ def in_thread(function):
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "mix",
-    [
-        lambda cp, x: np.asarray(x),
-        lambda cp, x: np.ones(3) + x,
-        lambda cp, x: x.__setitem__(slice(2), np.ones(2)),
-        lambda cp, x: np.ones(3).__setitem__(slice(3), x),
-        lambda cp, x: cp.add(x, x, out=np.ones(3)),
-        lambda cp, x: cp.copyto(x, np.ones(3)),
-    ],
-)
+@pytest.mark.parametrize("mix", [
+    lambda cp, x: np.asarray(x),
+    lambda cp, x: np.ones(3) + x,
+    lambda cp, x: x.__setitem__(slice(2), np.ones(2)),
+    lambda cp, x: np.ones(3).__setitem__(slice(3), x),
+    lambda cp, x: cp.add(x, x, out=np.ones(3)),
+    lambda cp, x: cp.copyto(x, np.ones(3)),
+])  # fmt: skip
 def test_numpy_arrays_do_not_mix(standin, mix):
     with pytest.raises(TypeError):
         mix(standin, standin.zeros(3))

@@ -225,34 +225,25 @@ def test_what_is_not_offered_says_so(comm, group):
 SPARSE = torch.ones(3).to_sparse()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
-        (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
-        (
-            lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM),
-            "'bxor' needs",
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
+    (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
+    (
+        lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM),
+        "'bxor' needs",
+    ),
+    (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
+    (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
+    (lambda size, bad: dist.all_gather_single(torch.ones(2 * size + bad), torch.ones(2)), "output_tensor must have"),
+    (lambda size, bad: dist.reduce_scatter_single(torch.ones(2), torch.ones(2 * size + bad)), "input must have"),
+    (lambda size, bad: dist.all_to_all([torch.ones(2)] * size, [torch.ones(2)] * (size + bad)), "a tensor for each"),
+    (
+        lambda size, bad: dist.all_to_all_single(
+            torch.ones(size), torch.ones(size), None, [bad + 1] + [1] * (size - 1)
         ),
-        (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
-        (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
-        (
-            lambda size, bad: dist.all_gather_single(torch.ones(2 * size + bad), torch.ones(2)),
-            "output_tensor must have",
-        ),
-        (lambda size, bad: dist.reduce_scatter_single(torch.ones(2), torch.ones(2 * size + bad)), "input must have"),
-        (
-            lambda size, bad: dist.all_to_all([torch.ones(2)] * size, [torch.ones(2)] * (size + bad)),
-            "a tensor for each",
-        ),
-        (
-            lambda size, bad: dist.all_to_all_single(
-                torch.ones(size), torch.ones(size), None, [bad + 1] + [1] * (size - 1)
-            ),
-            "split sizes must add up to",
-        ),
-    ],
-)
+        "split sizes must add up to",
+    ),
+])  # fmt: skip
 def test_what_one_rank_cannot_do_all_refuse_and_go_on(comm, agree, group, call, message):
     """Twice: at first there are no plans, then kept ones."""
     for bad in (comm.rank == comm.size - 1, True, comm.rank == 0):

@@ -55,17 +55,14 @@ ONE, TWO = (Look(100.0, 3.0, 1e-5),), (Look(100.0, 3.0, 1e-5), Look(200.0, 3.001
 AT_ONCE = (Look(100.0, 3.0, 1e-5), Look(100.1, 3.00001, 1e-5))
 
 
-@pytest.mark.parametrize(
-    ("looks", "at_s", "offset_s", "uncertainty_s"),
-    [
-        ((), 5.0, 0.0, 0.0),
-        (ONE, 150.0, 3.0, 1e-5 + 50 * DRIFT),  # it may drift as far as clocks do
-        (ONE, 90.0, 3.0, 1e-5 + 10 * DRIFT),
-        (TWO, 150.0, 3.0005, None),  # on the line through both
-        (TWO, 210.0, 3.0011, 2e-5 + 10 * (3e-5 / 100 + WANDER)),
-        (AT_ONCE, 200.1, 3.00001, 1e-5 + 100 * DRIFT),  # which tell no drift
-    ],
-)
+@pytest.mark.parametrize(("looks", "at_s", "offset_s", "uncertainty_s"), [
+    ((), 5.0, 0.0, 0.0),
+    (ONE, 150.0, 3.0, 1e-5 + 50 * DRIFT),  # it may drift as far as clocks do
+    (ONE, 90.0, 3.0, 1e-5 + 10 * DRIFT),
+    (TWO, 150.0, 3.0005, None),  # on the line through both
+    (TWO, 210.0, 3.0011, 2e-5 + 10 * (3e-5 / 100 + WANDER)),
+    (AT_ONCE, 200.1, 3.00001, 1e-5 + 100 * DRIFT),  # which tell no drift
+])  # fmt: skip
 def test_an_offset_follows_from_looks(looks, at_s, offset_s, uncertainty_s):
     clock = Aligned(looks)
     assert clock.offset_s(at_s) == pytest.approx(offset_s)
@@ -73,15 +70,12 @@ def test_an_offset_follows_from_looks(looks, at_s, offset_s, uncertainty_s):
     assert clock.doubt() == ""
 
 
-@pytest.mark.parametrize(
-    ("looks", "said"),
-    [
-        ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
-        ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
-        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
-        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
-    ],
-)
+@pytest.mark.parametrize(("looks", "said"), [
+    ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
+    ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
+    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
+    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
+])  # fmt: skip
 def test_a_clock_that_was_set_is_in_doubt(looks, said):
     doubt = Aligned(looks).doubt()
     assert doubt.startswith(said)

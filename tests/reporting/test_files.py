@@ -104,15 +104,11 @@ def test_a_file_keeps_its_mode(tmp_path, mode, linked, aside):
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda *named: replacing(*named).__enter__()])
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("loop.json", "Too many levels of symbolic links$"),
-        ("gone/rows.json", "there is no folder '.*gone'"),
-        ("x" * 300, "File name too long"),
-    ],
-    ids=["loop", "folder", "name"],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("loop.json", "Too many levels of symbolic links$"),
+    ("gone/rows.json", "there is no folder '.*gone'"),
+    ("x" * 300, "File name too long"),
+], ids=["loop", "folder", "name"])  # fmt: skip
 def test_what_cannot_be_written_is_refused(tmp_path, write, name, said):
     (tmp_path / "loop.json").symlink_to("loop.json")
     with pytest.raises(ValueError, match=f"^--json .*{name}' cannot be written: {said}"):

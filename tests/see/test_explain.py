@@ -107,15 +107,11 @@ def test_what_has_no_messages_speaks_of_memory(capsys):
     assert "sends" not in text
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0: chunk 0 ends with data of"),
-        ("Step(wrong.sends, ())", "step 1: waits forever to"),
-        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
-    ],
-    ids=["end", "blocked", "shape"],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0: chunk 0 ends with data of"),
+    ("Step(wrong.sends, ())", "step 1: waits forever to"),
+    ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
+], ids=["end", "blocked", "shape"])  # fmt: skip
 def test_a_wrong_algorithm_is_shown_up_to_the_step_that_breaks_it(wrong, message, capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))

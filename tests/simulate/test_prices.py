@@ -127,31 +127,24 @@ def receive(source, chunk):
     return Receive(source, range(chunk, chunk + 1), combine=False)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ([Step((send(1, 0), send(2, 0)))], [Step((), (receive(0, 0),))], [Step((), (receive(0, 0),))]),
-        ([Step((send(2, 0),))], [Step((send(2, 1),))], [Step((), (receive(0, 0), receive(1, 1)))]),
-        ([Step((send(1, 0),)), Step()], [Step(), Step((), (receive(0, 0),))], [Step(), Step()]),
-        ([Step((send(1, 0),))], [Step(), Step((), (receive(0, 0),))], []),
-        ([Step((send(1, 0),))], [Step((), (receive(2, 0),))], [Step()]),
-    ],
-    ids=["two sends", "two receives", "ends in two steps", "unequal lengths", "no sender"],
-)
+@pytest.mark.parametrize("steps", [
+    ([Step((send(1, 0), send(2, 0)))], [Step((), (receive(0, 0),))], [Step((), (receive(0, 0),))]),
+    ([Step((send(2, 0),))], [Step((send(2, 1),))], [Step((), (receive(0, 0), receive(1, 1)))]),
+    ([Step((send(1, 0),)), Step()], [Step(), Step((), (receive(0, 0),))], [Step(), Step()]),
+    ([Step((send(1, 0),))], [Step(), Step((), (receive(0, 0),))], []),
+    ([Step((send(1, 0),))], [Step((), (receive(2, 0),))], [Step()]),
+], ids=["two sends", "two receives", "ends in two steps", "unequal lengths", "no sender"])  # fmt: skip
 def test_what_could_meet_or_never_ends_is_not_in_lockstep(steps):
     written = tuple(Program("all_gather", rank, 3, tuple(each)) for rank, each in enumerate(steps))
     assert find_lockstep(StandIns(written, 3), Network()) is None
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        (("ring", "all_reduce", [17]), "divisible by 4 ranks x 4 bytes, not 17"),
-        (("rang", "all_reduce", [16]), "rang"),
-        (("shared", "all_reduce", [16]), "'shared' sends no messages"),
-        (("bruck", "broadcast", [16]), "serves"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "expected"), [
+    (("ring", "all_reduce", [17]), "divisible by 4 ranks x 4 bytes, not 17"),
+    (("rang", "all_reduce", [16]), "rang"),
+    (("shared", "all_reduce", [16]), "'shared' sends no messages"),
+    (("bruck", "broadcast", [16]), "serves"),
+])  # fmt: skip
 def test_what_has_no_price_is_refused(asked, expected):
     prices = Prices(Network(), ranks=4, segment_bytes=SEGMENT)
     with pytest.raises(ValueError, match=expected):

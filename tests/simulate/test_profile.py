@@ -73,14 +73,11 @@ def test_type_of_the_wire_and_updates_may_be_others():
     assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured", "given")
 
 
-@pytest.mark.parametrize(
-    ("profile", "flags", "forward_s", "backward_s", "factor"),
-    [
-        (PROFILE, {"forward_s": 0.02}, 0.02, 0.035, 0.5),
-        (PROFILE, {"forward_s": 0.02, "backward_s": 0.14}, 0.02, 0.14, 0.5),
-        (PROFILE, {"backward_s": 0.14}, 0.04, 0.14, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("profile", "flags", "forward_s", "backward_s", "factor"), [
+    (PROFILE, {"forward_s": 0.02}, 0.02, 0.035, 0.5),
+    (PROFILE, {"forward_s": 0.02, "backward_s": 0.14}, 0.02, 0.14, 0.5),
+    (PROFILE, {"backward_s": 0.14}, 0.04, 0.14, 1.0),
+])  # fmt: skip
 def test_a_profile_is_scaled(profile, flags, forward_s, backward_s, factor):
     """Layers keep their shares of a pass; updates and the rest are scaled as the forward pass is."""
     found = simulated(profile=profile, **flags)
@@ -193,28 +190,25 @@ def changed(*where, to):
     return content
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ([], "must be a file of dear-mpi train --profile: it must be an object, not a list"),
-        (changed("rest_s", to=None), "it must have the field 'rest_s'"),
-        (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
-        (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
-        (changed("uses", 1, "backward_s", to=float("inf")), "uses[1].backward_s must be a number <= 86400.0, not Infi"),
-        (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number >= 0.0, not NaN"),
-        (changed("rest_s", to=10**400), "rest_s: Number out of range"),
-        (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number >"),
-        (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
-        (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
-        (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
-        (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
-        (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
-        (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
-        (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
-        (changed("uses", 1, "weights_s", to=0.021), "weights_s must be a part of backward_s, and is more in some use"),
-        (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    ([], "must be a file of dear-mpi train --profile: it must be an object, not a list"),
+    (changed("rest_s", to=None), "it must have the field 'rest_s'"),
+    (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
+    (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
+    (changed("uses", 1, "backward_s", to=float("inf")), "uses[1].backward_s must be a number <= 86400.0, not Infi"),
+    (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number >= 0.0, not NaN"),
+    (changed("rest_s", to=10**400), "rest_s: Number out of range"),
+    (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number >"),
+    (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
+    (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
+    (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
+    (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
+    (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
+    (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
+    (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
+    (changed("uses", 1, "weights_s", to=0.021), "weights_s must be a part of backward_s, and is more in some use"),
+    (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
+])  # fmt: skip
 def test_a_bad_profile_is_one_line(content, said, tmp_path):
     done = run(tmp_path, content)
     command = "" if isinstance(content, str) else "must be a file of dear-mpi train --profile: "

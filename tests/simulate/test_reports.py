@@ -109,22 +109,19 @@ class Endless(Schedule):
 OVER = "would write over the file of"
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--network none.json", "network 'none.json' is no readable JSON file"),
-        ("--schedules wfbp,mine.py:Endless", "did not finish within 0.2 seconds (in before_forward(3) of iteration 0)"),
-        ("--wire fp7", "wire 'fp7' is unknown"),
-        ("--schedules dear --algorithm double_tree", "double_tree"),
-        ("--profile p.json --json p.json", f"--json 'p.json' {OVER} --profile: choose another name"),
-        ("--profile p.json.old --json p.json", f"p.json.old' {OVER} --profile"),
-        ("--network rows.json --json rows.json", f"--json 'rows.json' {OVER} --network"),
-        ("--schedules mine.py:Endless --json mine.py", f"--json 'mine.py' {OVER} --schedules"),
-        ("--algorithm mine.py:ring --json mine.py", f"--json 'mine.py' {OVER} --algorithm"),
-        ("--fusion 25MB,mine.py:cut --json mine.py", f"--json 'mine.py' {OVER} --fusion"),
-        ("--profile p.json --timeline p.json", f"--timeline 'p.json' {OVER} --profile"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--network none.json", "network 'none.json' is no readable JSON file"),
+    ("--schedules wfbp,mine.py:Endless", "did not finish within 0.2 seconds (in before_forward(3) of iteration 0)"),
+    ("--wire fp7", "wire 'fp7' is unknown"),
+    ("--schedules dear --algorithm double_tree", "double_tree"),
+    ("--profile p.json --json p.json", f"--json 'p.json' {OVER} --profile: choose another name"),
+    ("--profile p.json.old --json p.json", f"p.json.old' {OVER} --profile"),
+    ("--network rows.json --json rows.json", f"--json 'rows.json' {OVER} --network"),
+    ("--schedules mine.py:Endless --json mine.py", f"--json 'mine.py' {OVER} --schedules"),
+    ("--algorithm mine.py:ring --json mine.py", f"--json 'mine.py' {OVER} --algorithm"),
+    ("--fusion 25MB,mine.py:cut --json mine.py", f"--json 'mine.py' {OVER} --fusion"),
+    ("--profile p.json --timeline p.json", f"--timeline 'p.json' {OVER} --profile"),
+])  # fmt: skip
 def test_files_stay_where_something_is_wrong(flags, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.2)

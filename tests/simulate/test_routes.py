@@ -130,17 +130,14 @@ def test_each_wire_has_rows_over_one_baseline():
     assert len({run.name for run in timeline_of(found).runs}) == len(found)
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"wires": ("int8", "int8")}, "wire must be different ones, not int8, int8"),
-        ({"wires": ("fp32", "int9")}, "wire 'int9' is unknown: did you mean"),
-        ({"clip": 1.0, "schedules": ("dear", "local:4")}, "the route 'local:4' does not have them"),
-        ({"wires": ("int8",), "schedules": ("local:4",)}, "schedule 'local:4' sets the route: leave out wire"),
-        ({"wires": ("fp16",), "schedules": ("local:4",)}, "'fp16' does not apply, because no gradients travel"),
-        ({"update": "sharded", "schedules": ("local:4",)}, "'local:4' sets the route: leave out update"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"wires": ("int8", "int8")}, "wire must be different ones, not int8, int8"),
+    ({"wires": ("fp32", "int9")}, "wire 'int9' is unknown: did you mean"),
+    ({"clip": 1.0, "schedules": ("dear", "local:4")}, "the route 'local:4' does not have them"),
+    ({"wires": ("int8",), "schedules": ("local:4",)}, "schedule 'local:4' sets the route: leave out wire"),
+    ({"wires": ("fp16",), "schedules": ("local:4",)}, "'fp16' does not apply, because no gradients travel"),
+    ({"update": "sharded", "schedules": ("local:4",)}, "'local:4' sets the route: leave out update"),
+])  # fmt: skip
 def test_wires_that_do_not_go_together_are_refused(choices, said):
     with pytest.raises(ValueError, match=said):
         simulated(**choices)

@@ -176,16 +176,13 @@ def folded(watched):
     return uses, profile.accumulate, profile.iterations
 
 
-@pytest.mark.parametrize(
-    ("place", "anew"),
-    [
-        ("# PART", "made = make()"),
-        ("# EPOCH", "made = make()"),
-        ("# EPOCH", "made = make() if number % 3 == 0 else made"),
-        ("# PART", "made = (*made[:2], nn.MSELoss(), made[3])"),
-        ("# EPOCH", "optimizer = torch.optim.SGD([*net.parameters(), weight], lr=0.1)"),
-    ],
-)
+@pytest.mark.parametrize(("place", "anew"), [
+    ("# PART", "made = make()"),
+    ("# EPOCH", "made = make()"),
+    ("# EPOCH", "made = make() if number % 3 == 0 else made"),
+    ("# PART", "made = (*made[:2], nn.MSELoss(), made[3])"),
+    ("# EPOCH", "optimizer = torch.optim.SGD([*net.parameters(), weight], lr=0.1)"),
+])  # fmt: skip
 def test_modules_made_anew_count_as_one(tmp_path, place, anew):
     """Many scripts make their loss in each step: nine of ten iterations were dropped as running other layers."""
     once = watch(tmp_path, ONCE)
@@ -248,16 +245,13 @@ def test_a_script_is_left_as_it_would_run_alone(tmp_path, capfd):
     assert not namespace["net"]._forward_hooks
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("print(1)", r"called step\(\) of no optimiser of PyTorch"),
-        (HEAD + LOOP.replace("40", "5"), "ended after 5 iterations: advise needs 9, of which 3 do not count"),
-        (HEAD + "raise ZeroDivisionError('on purpose')", "ended with ZeroDivisionError, after 0 iterations"),
-        ("raise SystemExit(3)", "ended with exit code 3"),
-        (HEAD + LOOP.replace("net(torch.randn(3, 4)).square().sum().backward()", ""), "called no module of PyTorch"),
-    ],
-)
+@pytest.mark.parametrize(("code", "said"), [
+    ("print(1)", r"called step\(\) of no optimiser of PyTorch"),
+    (HEAD + LOOP.replace("40", "5"), "ended after 5 iterations: advise needs 9, of which 3 do not count"),
+    (HEAD + "raise ZeroDivisionError('on purpose')", "ended with ZeroDivisionError, after 0 iterations"),
+    ("raise SystemExit(3)", "ended with exit code 3"),
+    (HEAD + LOOP.replace("net(torch.randn(3, 4)).square().sum().backward()", ""), "called no module of PyTorch"),
+])  # fmt: skip
 def test_scripts_that_end_too_early(tmp_path, capfd, code, said):
     with pytest.raises(ValueError, match=said):
         watch(tmp_path, code)

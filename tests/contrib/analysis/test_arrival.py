@@ -70,18 +70,15 @@ def test_a_rank_that_ended_before_the_last_one_came_took_no_time_after_it():
     assert after_last(ends, came).tolist() == [[1.0, 0.0], [2.0, 2.0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("one-last", "arrival 'one-last' is unknown: did you mean 'one-late'"),
-        ("one-late:xyz", "--arrival: delay 'xyz' cannot be read: write it like 2ms; units are ns, us, ms, s"),
-        ("one-late:2", "delay '2' has no unit"),
-        ("one-late:0s", "delay '0s' must be above zero"),
-        ("one-late:11s", "delay '11s' must be at most 10 s"),
-        ("ramp,ramp:2ms", "patterns must be different ones, not ramp, ramp"),
-        ("ramp,", "--arrival takes one or several with commas between them, not 'ramp,'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("one-last", "arrival 'one-last' is unknown: did you mean 'one-late'"),
+    ("one-late:xyz", "--arrival: delay 'xyz' cannot be read: write it like 2ms; units are ns, us, ms, s"),
+    ("one-late:2", "delay '2' has no unit"),
+    ("one-late:0s", "delay '0s' must be above zero"),
+    ("one-late:11s", "delay '11s' must be at most 10 s"),
+    ("ramp,ramp:2ms", "patterns must be different ones, not ramp, ramp"),
+    ("ramp,", "--arrival takes one or several with commas between them, not 'ramp,'"),
+])  # fmt: skip
 def test_what_cannot_be_read(text, message):
     with pytest.raises(ValueError, match=message):
         parse_patterns(text)

@@ -55,20 +55,17 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     assert len(read_table(result.stdout)) == 2, "all else is a comment"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--why", "64Q"), "--why: size '64Q' cannot be read"),
-        (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
-        (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
-        (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
-        (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
-        (("--overlap", "--tests", "1000001"), "--tests must be a whole number of at most 1000000, not '1000001'"),
-        (("--overlap", "--device", "cuda"), "--overlap needs --device cpu: "),
-        (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
-        (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--why", "64Q"), "--why: size '64Q' cannot be read"),
+    (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
+    (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
+    (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
+    (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
+    (("--overlap", "--tests", "1000001"), "--tests must be a whole number of at most 1000000, not '1000001'"),
+    (("--overlap", "--device", "cuda"), "--overlap needs --device cpu: "),
+    (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
+    (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_before_the_run(arguments, message, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
     assert_one_line(run(*QUICK, *arguments), message)

@@ -175,20 +175,17 @@ def test_points_that_start_otherwise_are_left_out():
     assert {each.a[0].bytes for each in found.points} == {4, 16}
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (
-            {"start": "clock"},
-            "no point is in both runs: start is barrier in old.json, and clock in new.json; bench --start barrier "
-            "makes them alike",
-        ),
-        ({"ranks": 8}, "no point is in both runs: ranks is 4 in old.json, and 8 in new.json"),
-        ({"dtype": "fp64"}, "no point is in both runs: dtype is fp32 in old.json, and fp64 in new.json"),
-        ({"sizes": (64,)}, "no point is in both runs: bytes is 4, 16 in old.json, and 64 in new.json"),
-        ({"backend": "EMULATED link"}, "links are emulated in new.json and real in old.json: they cannot be compared"),
-    ],
-)
+@pytest.mark.parametrize(("other", "said"), [
+    (
+        {"start": "clock"},
+        "no point is in both runs: start is barrier in old.json, and clock in new.json; bench --start barrier "
+        "makes them alike",
+    ),
+    ({"ranks": 8}, "no point is in both runs: ranks is 4 in old.json, and 8 in new.json"),
+    ({"dtype": "fp64"}, "no point is in both runs: dtype is fp32 in old.json, and fp64 in new.json"),
+    ({"sizes": (64,)}, "no point is in both runs: bytes is 4, 16 in old.json, and 64 in new.json"),
+    ({"backend": "EMULATED link"}, "links are emulated in new.json and real in old.json: they cannot be compared"),
+])  # fmt: skip
 def test_runs_that_cannot_be_compared(other, said):
     old, new = run_of(name="old.json", sizes=(4, 16)), run_of(name="new.json", **{"sizes": (4, 16)} | other)
     with pytest.raises(ValueError, match=f"^{said}$"):

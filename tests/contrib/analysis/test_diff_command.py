@@ -68,20 +68,17 @@ def test_several_launches_are_given_with_commas():
     assert "single run" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("a.json", "none.json"), "run 'none.json' is no readable JSON file: No such file"),
-        (("a.json", "links.json"), "run 'links.json' must be a file of dear-mpi bench --json"),
-        (("a.json", "rows.json"), "run 'rows.json' must be a file of dear-mpi bench --json: it must be an object"),
-        (("a.json", "twice.json"), "it has 2 rows of one point (all_reduce, 4, cpu, fp32, sum,"),
-        (("a.json,a.json", "b.json"), "A must be different ones, not a.json, a.json"),
-        (("a.json,", "b.json"), "A takes one or several with commas"),
-        (("a.json", "b.json", "--at-least", "a lot"), "--at-least 'a lot' cannot be read: write it like 5%"),
-        (("a.json", "b.json", "--at-least", "2000%"), "--at-least must be from 0% to 1000%, not 2000%"),
-        (("a.json", "b.json", "--json", "b.json"), "--json 'b.json' would write over the file of B"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("a.json", "none.json"), "run 'none.json' is no readable JSON file: No such file"),
+    (("a.json", "links.json"), "run 'links.json' must be a file of dear-mpi bench --json"),
+    (("a.json", "rows.json"), "run 'rows.json' must be a file of dear-mpi bench --json: it must be an object"),
+    (("a.json", "twice.json"), "it has 2 rows of one point (all_reduce, 4, cpu, fp32, sum,"),
+    (("a.json,a.json", "b.json"), "A must be different ones, not a.json, a.json"),
+    (("a.json,", "b.json"), "A takes one or several with commas"),
+    (("a.json", "b.json", "--at-least", "a lot"), "--at-least 'a lot' cannot be read: write it like 5%"),
+    (("a.json", "b.json", "--at-least", "2000%"), "--at-least must be from 0% to 1000%, not 2000%"),
+    (("a.json", "b.json", "--json", "b.json"), "--json 'b.json' would write over the file of B"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_one_line(arguments, said):
     for name in ("a.json", "b.json"):
         save(name, run_of(sizes=SIZES))

@@ -35,16 +35,13 @@ def rows_of(monkeypatch, *turns_us):
     return overlap_of(Case("all_reduce", 8), Prepared(call.wait, startable=call), transport, 4, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("overall", "compute", "alone", "percent", "exposed"),
-    [
-        (200.0, 100.0, 100.0, 0, 100),  # one after the other
-        (100.0, 100.0, 100.0, 100, 0),  # all of it is hidden
-        (150.0, 100.0, 100.0, 50, 50),
-        (190.0, 140.0, 100.0, 50, 90),  # a compute that the collective slows down is exposed, but hides it for OMB
-        (260.0, 100.0, 100.0, 0, 160),  # never below 0
-    ],
-)
+@pytest.mark.parametrize(("overall", "compute", "alone", "percent", "exposed"), [
+    (200.0, 100.0, 100.0, 0, 100),  # one after the other
+    (100.0, 100.0, 100.0, 100, 0),  # all of it is hidden
+    (150.0, 100.0, 100.0, 50, 50),
+    (190.0, 140.0, 100.0, 50, 90),  # a compute that the collective slows down is exposed, but hides it for OMB
+    (260.0, 100.0, 100.0, 0, 160),  # never below 0
+])  # fmt: skip
 def test_overlap_is_that_of_omb_and_exposed_is_what_a_program_pays(
     monkeypatch, overall, compute, alone, percent, exposed
 ):

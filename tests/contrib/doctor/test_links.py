@@ -197,18 +197,15 @@ def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
     assert len([line for line in result.stdout.splitlines() if "±" in line and " - " in line]) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--threads", 1], "error: there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2"),
-        (["--threads", 2, "--size", "4"], "--size: size '4' has no unit"),
-        (["--threads", 2, "--size", "0B"], "--size: size must be from 1 B to 1 GiB, not 0B"),
-        (["--threads", 2, "--size", "2GiB"], "--size: size must be from 1 B to 1 GiB, not 2GiB"),
-        (["--threads", 2, "--device", "gpu"], "device 'gpu' is unknown"),
-        (["--threads", 2, "--device-memory", "staged"], "--device-memory does not apply to the device 'cpu'"),
-        (["--threads", 3, "--link", "1gbit,1us/1gbit,1us,hosts=2"], "error: link: hosts=2 does not divide 3 ranks"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--threads", 1], "error: there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2"),
+    (["--threads", 2, "--size", "4"], "--size: size '4' has no unit"),
+    (["--threads", 2, "--size", "0B"], "--size: size must be from 1 B to 1 GiB, not 0B"),
+    (["--threads", 2, "--size", "2GiB"], "--size: size must be from 1 B to 1 GiB, not 2GiB"),
+    (["--threads", 2, "--device", "gpu"], "device 'gpu' is unknown"),
+    (["--threads", 2, "--device-memory", "staged"], "--device-memory does not apply to the device 'cpu'"),
+    (["--threads", 3, "--link", "1gbit,1us/1gbit,1us,hosts=2"], "error: link: hosts=2 does not divide 3 ranks"),
+])  # fmt: skip
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*arguments)

@@ -22,13 +22,10 @@ def test_presets_and_refusals():
         Config.of({"model": "gtp"})
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"model": "gpt"}, "model 'gpt' takes only text"),
-        ({"model": "cnn", "data": README}, "model 'cnn' takes no text"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"model": "gpt"}, "model 'gpt' takes only text"),
+    ({"model": "cnn", "data": README}, "model 'cnn' takes no text"),
+])  # fmt: skip
 def test_data_that_a_model_does_not_take_is_refused(choices, said):
     with pytest.raises(ValueError, match=said):
         run_world(lambda world: train(Config.of(settings(**choices)), world), threads=1)

@@ -64,14 +64,10 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 16
 
 
-@pytest.mark.parametrize(
-    ("wrong", "where", "said", "bars"),
-    [
-        ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", 0),
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "after step 5", "chunk 0 ends with", 1),
-    ],
-    ids=["blocked", "end"],
-)
+@pytest.mark.parametrize(("wrong", "where", "said", "bars"), [
+    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", 0),
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "after step 5", "chunk 0 ends with", 1),
+], ids=["blocked", "end"])  # fmt: skip
 def test_a_wrong_program_opens_where_it_breaks(wrong, where, said, bars, explained, opened, tmp_path):
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
     page = opened(explained(f"{tmp_path}/mine.py:all_reduce", code=2))

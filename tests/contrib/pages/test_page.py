@@ -103,16 +103,13 @@ def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
     assert (tmp_path / "page.html").is_file()
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
-        (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
-        (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
-        (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
-        (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
+    (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
+    (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
+    (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
+    (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
+])  # fmt: skip
 def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["explain", "--html", "page.html", *flags])

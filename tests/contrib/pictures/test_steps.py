@@ -28,15 +28,11 @@ def file(tmp_path):
     return tmp_path / "mine.py"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said", "panels"),
-    [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
-        ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
-        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
-    ],
-    ids=["end", "blocked", "shape"],
-)
+@pytest.mark.parametrize(("wrong", "said", "panels"), [
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
+    ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
+    ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
+], ids=["end", "blocked", "shape"])  # fmt: skip
 def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, drawn, file):
     file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
     text = drawn(f"{file}:all_reduce", 4, code=2)
@@ -56,15 +52,12 @@ def test_a_picture_says_what_it_shows(algorithm, size, drawn):
         assert part in text or size == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--picture", "x.abc"), "--picture 'x.abc' must end in .png or .pdf or .svg"),
-        (("--picture", "none/x.png"), "--picture 'none/x.png' cannot be written: there is no folder 'none'"),
-        (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
-        (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--picture", "x.abc"), "--picture 'x.abc' must end in .png or .pdf or .svg"),
+    (("--picture", "none/x.png"), "--picture 'none/x.png' cannot be written: there is no folder 'none'"),
+    (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
+    (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["explain", *arguments])

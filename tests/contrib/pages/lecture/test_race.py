@@ -104,16 +104,13 @@ def test_nothing_gets_among_the_verdicts_and_nothing_stays(kind, endless, tmp_pa
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("ring", "--threads", "2", "--sizes", "1KX"), "error: --sizes: size '1KX' cannot be read"),
-        (("ring", "--threads", "2", "--link", "fast"), "error: --link: "),
-        (("ring", "--threads", "0"), "error: --threads must be from 1 to 256, not 0"),
-        (("ring", "--threads", "x"), "error: argument --threads: invalid int value: 'x'"),
-        (("ring", "--threads", "2", "--collective", "gather"), "error: collective 'gather' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    (("ring", "--threads", "2", "--sizes", "1KX"), "error: --sizes: size '1KX' cannot be read"),
+    (("ring", "--threads", "2", "--link", "fast"), "error: --link: "),
+    (("ring", "--threads", "0"), "error: --threads must be from 1 to 256, not 0"),
+    (("ring", "--threads", "x"), "error: argument --threads: invalid int value: 'x'"),
+    (("ring", "--threads", "2", "--collective", "gather"), "error: collective 'gather' is unknown"),
+])  # fmt: skip
 def test_bad_input(given, said, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["race", *given])
     with pytest.raises(SystemExit) as error:
