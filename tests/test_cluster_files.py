@@ -180,21 +180,15 @@ def test_first_run_says_how_to_start_it(played):
 
 
 MISTAKES = [
-    ("slurm-srun.sbatch", "--mpi=pmix", "--mpi=pmi2"),
     ("slurm-srun.sbatch", ' --cpus-per-task="$SLURM_CPUS_PER_TASK"', ""),
-    ("slurm-srun.sbatch", "--cpu-bind=cores", "--bind-to core"),
     ("slurm-srun.sbatch", ". hostfiles/cluster.env", ". hostfiles/local.env"),
     ("slurm-srun.sbatch", 'cd "$SLURM_SUBMIT_DIR"', 'cd "$(dirname "$0")"/..'),
     ("slurm-mpirun.sbatch", ":PE=$SLURM_CPUS_PER_TASK", ""),
     ("slurm-mpirun.sbatch", "--bind-to core", "--bind-to none"),
     ("slurm-mpirun.sbatch", ' "${carried[@]}"', ""),
-    ("slurm-mpirun.sbatch", "--map-by", "--cpus-per-task"),
-    ("slurm-mpirun.sbatch", "#SBATCH --cpus-per-task=2", "#SBATCH --cpus-per-task=1"),
     ("first-run.sh", "doctor links bench train}", "doctor bench links train}"),
     ("first-run.sh", '"$(command -v dear-mpi)"', "dear-mpi"),
-    ("first-run.sh", "--schedule dear", "--schedules dear"),
     ("cluster.env", "UCX_|", ""),
-    ("cluster.env", "(PYTHON|", "(PYTHON|CUDA_|"),
 ]
 
 

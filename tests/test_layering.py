@@ -187,17 +187,6 @@ def test_imports_inside_an_ordered_room_point_down(room, module):
     assert [name for name in ours if not may_import_in_order(room, module, name)] == [], "see ORDERS in tests/rooms.py"
 
 
-@pytest.mark.parametrize(("room", "module", "name", "allowed"), [
-    ("training", "schedules.dear", "fabric.fabric.Fabric", True),
-    ("training", "fabric.live", "schedules.dear", False),
-    ("training", "__init__", "session.Session", True),
-    ("training", "session", "__init__", False),
-    ("bench", "timing", "run.bench", False),
-])  # fmt: skip
-def test_order_inside_a_room(room, module, name, allowed):
-    assert may_import_in_order(room, f"dear_mpi.{room}.{module}", f"dear_mpi.{room}.{name}") == allowed
-
-
 ORDER = {  # a module, and what it may import of ours, or not
     "kernels.calls": ("kernels.array.Array", "!collectives.program.errors"),
     "collectives.program.verify": ("collectives.program.program", "!collectives.algorithms.ring"),

@@ -100,13 +100,11 @@ def test_a_staged_transport_is_handed_host_memory_alone():
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize(
-    ("what", "kind", "message", "make"), checks.BAD_CALLS, ids=[row[0] for row in checks.BAD_CALLS]
-)
-def test_bad_call(size, what, kind, message, make):
-    if size == 1 and what in checks.NEEDS_PEERS:
+@pytest.mark.parametrize("row", checks.BAD_CALLS, ids=lambda row: row[0])
+def test_bad_call(size, row):
+    if size == 1 and row[0] in checks.NEEDS_PEERS:
         size = 2
-    run_loopback(size, lambda transport: checks.check_error(transport, kind, message, make))
+    run_loopback(size, lambda transport: checks.check_error(transport, *row[1:]))
 
 
 def test_a_rank_that_fails_releases_the_others():

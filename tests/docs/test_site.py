@@ -1,16 +1,14 @@
 """What the site (`make site`) is made of: no page, no flag and no public name is left out; a broken link is found."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
 from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import all_commands
-from dear_mpi.training.options import Options
 from tests.markdown import PAGES, ROOT
 from tests.rooms import SOURCES
-from tests.site.api_pages import INSIDE, OPTIONS, api_pages, public
+from tests.site.api_pages import INSIDE, api_pages, public
 from tests.site.check_links import faults
 from tests.site.command_pages import command_pages
 
@@ -33,18 +31,6 @@ def test_the_page_of_a_command_has_all_of_its_flags(name):
     files = {flag.metavar for flag in COMMANDS[name].params if flag.param_type_name == "argument"}
     assert {flag for flag in flags if flag.startswith("-")} | files == set(named)
     assert f"dear-mpi {name}" in page
-
-
-def test_every_option_of_a_session_is_on_its_page():
-    rows = re.findall(
-        r'^\| <span id="(\w+)"></span>`(\w+)` \| `.+` \| (.+) \| (.+) \|$', api_pages()[OPTIONS], re.MULTILINE
-    )
-    assert [name for name, *_ in rows] == sorted(each.name for each in fields(Options))
-    assert len(rows) == 16
-    said = {name: (text, default) for name, _, text, default in rows}
-    assert said["schedule"][1] == "`'dear'`"
-    assert said["clip"][1] == "no limit"
-    assert "Adam(lr=0.001)" in said["optimizer"][0]
 
 
 def test_every_public_name_is_on_a_page():

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.fit import fit_network, programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.bench.saved import Run
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pictures.measured import draw_runs
-from tests.bench.runs import row_at, run_of
+from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
 
 NETWORK = Network(alpha=1e-6, beta=1e-9)
@@ -82,19 +81,6 @@ def test_all_that_is_written_can_be_read(runs, kinds):
         assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
         assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
     assert not [pair for pair in combinations(boxes.values(), 2) if pair[0].overlaps(pair[1])]
-
-
-def test_rows_of_a_model_are_drawn_with_it():
-    network = Network(alpha=20e-6, beta=1e-9)
-    rows = [row_at(nbytes, "ring", np.full(9, 1e-6)) for nbytes in (64, 1 << 12, 1 << 20)]
-    rows = [replace(row, p50_us=time_s(row, programs_of(row), network) * 1e6) for row in rows]
-    rows = [replace(row, ci_low_us=row.p50_us, ci_high_us=row.p50_us, model_us=row.p50_us + 1) for row in rows]
-    assert fit_network(rows).network.beta == pytest.approx(1e-9, rel=1e-3)
-    figure = figure_of(replace(made(), rows=rows))
-    assert "thin: model" in words(figure)
-    thin = [line for line in figure.axes[0].lines if line.get_linewidth() == 0.7]
-    assert [list(line.get_ydata()) for line in thin] == [[row.p50_us + 1 for row in rows]]
-    assert asdict(rows[0])["model_us"] == rows[0].model_us
 
 
 # The commands --------------------------------------------------------------------------------------------------------

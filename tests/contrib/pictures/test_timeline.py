@@ -12,9 +12,8 @@ from dear_mpi.cli.app import app
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import draw_timeline
 from dear_mpi.reporting.output import printable
-from dear_mpi.training.spans import COMPUTE, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
-from tests.timelines import rank_of, run_of, timeline_of
+from tests.timelines import run_of, timeline_of
 
 
 def drawn(timeline):
@@ -74,19 +73,6 @@ def test_a_picture_of_several_runs_has_a_panel_for_each_on_one_scale():
     assert [axes.get_title() for axes in panels] == [f"wfbp: {taken}", f"dear: {taken}"]
     assert len({axes.get_xlim() for axes in panels}) == 1
     assert "under" not in said(figure)
-
-
-def test_a_picture_ends_where_the_last_iteration_does():
-    """What comes behind it, such as a flush, would look as if it belonged to it."""
-    rank = rank_of()
-    flush = Span(COMPUTE, "wait", "wait for all_reduce of bucket 0", 22.0, 30.0)
-    longer = run_of("dear", ranks=1, iterations=2)
-    longer = Run(
-        "dear", (Rank("rank 0", (Iteration(0, 10.0, 30.0), Iteration(1, 30.0, 60.0)), longer.ranks[0].spans),), 1
-    )
-    _, (axes, _) = drawn(timeline_of(Run("wfbp", (Rank("rank 0", rank.iterations, (*rank.spans, flush)),), 1), longer))
-    assert axes.get_xlim() == pytest.approx((0, 50000))
-    assert extents(axes, "#D55E00") == [(3000, 3750), (7000, 7750)]
 
 
 @pytest.mark.parametrize(
