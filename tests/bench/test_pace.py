@@ -3,15 +3,14 @@
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from dear_mpi.bench import run as run_module
-from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.run import LateStarts, bench, measured, paced
+from dear_mpi.bench.case import Samples
+from dear_mpi.bench.run import bench, paced
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import AtMoment, Context, decided_start
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -70,12 +69,6 @@ def test_a_point_has_samples_for_an_interval_however_many_come_late():
     assert [len(with_late_starts(counted).times_s[0]) for counted in (6, 5, 1)] == [6, 5 + 3, 1 + 3 + 3]
 
 
-def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
-    """At barriers (``measured``): no more moments are tried."""
-    found = with_late_starts(0)
-    assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
-
-
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_so_many_iterations_are_taken(monkeypatch, blocks):
     assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
@@ -93,22 +86,6 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     pace = Suite((4,), warmup=2, iterations=iterations)
     (found,) = run_loopback(1, lambda one: paced(pace, run, one, 1))
     assert (found["it"].wrong, len(found["it"].times_s[0])) == (1, sum(ran) - 2)
-
-
-@pytest.mark.parametrize(("in_time", "late", "holds"), [
-    (0, 9, False), (5, 1, False), (40, 41, False), (41, 40, True), (4, 0, True),
-])  # fmt: skip
-def test_ranks_that_are_late_for_most_moments_end_the_measurement(in_time, late, holds, monkeypatch):
-    def measure(transport):
-        def run(turns):
-            return {("ring", 4): Samples([[1.0] * in_time], late=late)}
-
-        interleaved = SimpleNamespace(run=run, transport=transport, free=lambda: None, left_out={})
-        monkeypatch.setattr(run_module, "Interleaved", lambda *_: interleaved)
-        with nullcontext() if holds else pytest.raises(LateStarts):
-            measured(Case("all_reduce", 4), [("ring", 4)], Suite((4,), iterations=5, warmup=0), None)
-
-    run_loopback(1, measure)
 
 
 def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(monkeypatch, capsys):

@@ -193,27 +193,6 @@ def test_modules_made_anew_count_as_one(tmp_path, place, anew):
     assert names[0] == names[1]
 
 
-@pytest.mark.parametrize("scale", ["torch.ones(2)", "nn.Parameter(torch.ones(2))"])
-def test_a_wrapper_made_anew_is_seen_through(tmp_path, scale):
-    """Parameters that are made anew cannot be trained: they count as little as those of a function."""
-    wrapper = f"""
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net, self.scale = net, {scale}
-    def forward(self, x):
-        return self.net(x) * self.scale
-"""
-    once, found = (
-        watch(tmp_path, HEAD + LOOP),
-        watch(tmp_path, HEAD + wrapper + LOOP.replace("net(torch", "Scaled()(torch")),
-    )
-    trained = [[uses for uses in folded(each)[0] if uses] for each in (found, once)]
-    assert trained[0] == trained[1]
-    assert folded(found)[1:] == folded(once)[1:] == (1, ITERATIONS)
-    assert ["made anew" in note for note in found.notes] == ["Parameter" in scale] * ("Parameter" in scale)
-
-
 def test_validation_and_checkpoints_are_no_passes(tmp_path):
     code = HEAD + LOOP.replace(
         "    optimizer.step()", "    with torch.no_grad(): net(torch.ones(1, 4))\n    optimizer.step()"

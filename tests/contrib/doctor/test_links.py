@@ -134,32 +134,33 @@ def mesh(hosts, slower):
     ]
 
 
-def test_links_between_hosts_are_not_held_against_those_inside():
-    hosts = "aabbcc"
-    links = mesh(hosts, lambda source, dest: 1 if hosts[source] == hosts[dest] else 20)
-    assert outliers(links, hosts) == []
-    assert {pair.slowdown for pair in pairs_of(links, hosts)} == {1.0}
+HOSTS = "aabbcc"
+MESHES = {  # how many times slower a link is, and what is found, the worst first
+    "all between hosts": (lambda source, dest: 1 if HOSTS[source] == HOSTS[dest] else 20, []),
+    "host b": (
+        lambda source, dest: 1 + 4 * ((HOSTS[source] == "b") != (HOSTS[dest] == "b")),
+        [
+            "warning: host b is slow to answer between hosts: a latency of 10.0 us at best, 2.0 us is usual",
+            "warning: host b sends and receives slowly between hosts: 2.00 GB/s at best, 10.00 GB/s is usual",
+        ],
+    ),
+    "rank 5 and one link": (  # which makes no rank a slow one
+        lambda source, dest: 9 if {source, dest} == {2, 3} else 3 if 5 in (source, dest) else 1,
+        [
+            "warning: rank 5 (host c) is slow to answer between hosts",
+            "warning: rank 5 (host c) sends and receives slowly between hosts",
+            "note: latency inside hosts is worst between ranks 2 and 3",
+            "note: bandwidth inside hosts is worst from rank 2 to rank 3",
+        ],
+    ),
+}
 
 
-def test_a_slow_host_is_named_once():
-    hosts = "aabbcc"
-    links = mesh(hosts, lambda source, dest: 1 + 4 * ((hosts[source] == "b") != (hosts[dest] == "b")))
-    assert [finding.text for finding in outliers(links, hosts)] == [
-        "host b is slow to answer between hosts: a latency of 10.0 us at best, 2.0 us is usual",
-        "host b sends and receives slowly between hosts: 2.00 GB/s at best, 10.00 GB/s is usual",
-    ]
-
-
-def test_the_worst_comes_first_and_one_link_is_no_slow_rank():
-    """Rank 5 is 3 times slower to other hosts, and the one link inside host b 9 times."""
-    hosts = "aabbcc"
-    links = mesh(hosts, lambda source, dest: 9 if {source, dest} == {2, 3} else 3 if 5 in (source, dest) else 1)
-    assert [(finding.severity, finding.text.partition(":")[0]) for finding in outliers(links, hosts)] == [
-        ("warning", "rank 5 (host c) is slow to answer between hosts"),
-        ("warning", "rank 5 (host c) sends and receives slowly between hosts"),
-        ("note", "latency inside hosts is worst between ranks 2 and 3"),
-        ("note", "bandwidth inside hosts is worst from rank 2 to rank 3"),
-    ]
+@pytest.mark.parametrize("name", MESHES)
+def test_what_stands_out_among_hosts(name):
+    slower, due = MESHES[name]
+    found = [f"{each.severity}: {each.text}" for each in outliers(mesh(HOSTS, slower), HOSTS)]
+    assert [text[: len(start)] for text, start in zip(found, due, strict=True)] == due
 
 
 def test_a_difference_within_the_intervals_is_none():
