@@ -95,11 +95,7 @@ def test_every_folder_is_a_room_of_the_table():
         rooms.remove("dear_mpi/contrib")
     assert {room_of(path) for path in SOURCES.values()} - set(LAYERS) == rooms, "see ROOMS in tests/rooms.py"
     in_none = {module for module, path in SOURCES.items() if room_of(path) in ("collectives", "dear_mpi")}
-    assert in_none == {
-        "dear_mpi.__init__",
-        "dear_mpi.__main__",
-        "dear_mpi.collectives.__init__",
-    }
+    assert in_none == {"dear_mpi.__init__", "dear_mpi.__main__", "dear_mpi.collectives.__init__"}
     assert set(SOURCES) >= MPI4PY_FILES | CUPY_FILES | IMPORTLIB_FILES
 
 

@@ -14,12 +14,7 @@ from dear_mpi.bench.saved import commit, now, provenance
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row
 
-SETTINGS = {
-    "OMPI_MCA_btl": "tcp,self",
-    "UCX_TLS": "tcp",
-    "OMP_NUM_THREADS": "1",
-    "PMIX_MCA_gds": "hash",
-}
+SETTINGS = {"OMPI_MCA_btl": "tcp,self", "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1", "PMIX_MCA_gds": "hash"}
 OTHERS = {
     "HOME": "/somewhere",
     "GITHUB_TOKEN": "x",

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.reporting.units import (
-    format_bytes,
-    parse_bytes,
-    parse_link,
-    parse_links,
-    parse_rates,
-    parse_sizes,
-)
+from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_links, parse_rates, parse_sizes
 from dear_mpi.simulate.network import read_network
 from dear_mpi.training.plan_cost import network_of
 

@@ -60,11 +60,7 @@ PUBLISHED = {
 }
 # Examples in a second on one GPU, of a batch, and on 64 GPUs on 10 GbE where the all-reduce of the last batch's
 # gradients runs beside the whole iteration, which no synchronous schedule can beat: last-batch-ddl, table 1.
-OVERLAPPED = {
-    "resnet50": (279.0, 64, 16688.6),
-    "inceptionv4": (181.2, 64, 10109.2),
-    "bert_base": (219.1, 64, 5492.2),
-}
+OVERLAPPED = {"resnet50": (279.0, 64, 16688.6), "inceptionv4": (181.2, 64, 10109.2), "bert_base": (219.1, 64, 5492.2)}
 # And of Horovod 0.21.3 there.
 HOROVOD = {"resnet50": 13055.1, "inceptionv4": 6762.9, "bert_base": 4302.8}
 

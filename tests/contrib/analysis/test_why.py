@@ -10,16 +10,7 @@ import pytest
 from dear_mpi.bench.fit import Fit, programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.contrib.analysis.why import (
-    PARTS,
-    Site,
-    behind_middle,
-    cells,
-    explained,
-    model_of,
-    sentence,
-    spread_us,
-)
+from dear_mpi.contrib.analysis.why import PARTS, Site, behind_middle, cells, explained, model_of, sentence, spread_us
 from tests.bench.test_bench import row
 
 NETWORK = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9, o=1e-6)

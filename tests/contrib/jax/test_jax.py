@@ -96,11 +96,7 @@ def test_the_digits_have_the_losses_of_a_plain_loop(ranks, schedules):
 
 def test_parameters_are_named_by_their_place():
     names = [[each.name for each in layer.parameters] for layer in layers()]
-    assert names == [
-        ["stem['b']", "stem['w']"],
-        ["residual[0][0]", "residual[0][1]", "residual[1]"],
-        ["head"],
-    ]
+    assert names == [["stem['b']", "stem['w']"], ["residual[0][0]", "residual[0][1]", "residual[1]"], ["head"]]
 
 
 def test_a_function_is_compiled_once():
