@@ -9,22 +9,16 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi import __version__
-from dear_mpi.cli.app import app
 from dear_mpi.cli.commands import COMMANDS, all_commands
 from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.cli.train import DIGITS, RESNET
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.launch import mpis_at_hand
 from tests.rooms import SOURCES
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -41,7 +35,7 @@ def arrays(tmp_path):
 def helped(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setenv("NO_COLOR", "1")
-    result = run(command, "--help")
+    result = invoke(command, "--help")
     assert result.exit_code == 0, result.output
     return [" ".join(line.split()) for line in result.stdout.splitlines()]
 
@@ -72,13 +66,13 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
 def test_only_what_is_typed_counts_as_given():
     """A synthetic model has no data: the flag is refused where somebody types its default, not where nobody does."""
     model = ("train", "--threads", 1, "--model", "synthetic:resnet50", "--wire", "fp99")
-    assert "wire 'fp99' is unknown" in run(*model).stderr
-    assert "data does not apply to the model 'synthetic:resnet50'" in run(*model, "--data", "digits").stderr
+    assert "wire 'fp99' is unknown" in invoke(*model).stderr
+    assert "data does not apply to the model 'synthetic:resnet50'" in invoke(*model, "--data", "digits").stderr
 
 
 def test_train_writes_its_report(tmp_path):
     file = tmp_path / "run.json"
-    result = run("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
+    result = invoke("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert (report["ranks"], report["iterations"], report["buckets"]) == (3, 5, 3)
@@ -91,7 +85,7 @@ def test_train_writes_its_report(tmp_path):
 def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "rows.json"
-    result = run(
+    result = invoke(
         *("compare", "--threads", 2, "--model", "mlp", "--schedules", "wfbp,dear", "--fusion", "none"),
         *("--iterations", 3, "--link", "10gbit,1us", "--json", file),
     )
@@ -108,7 +102,9 @@ def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
 
 
 def test_explain_shows_and_proves():
-    result = run("explain", "--algorithm", "ring", "--collective", "all_gather", "--ranks", 3, "--hosts", 2, "--check")
+    result = invoke(
+        "explain", "--algorithm", "ring", "--collective", "all_gather", "--ranks", 3, "--hosts", 2, "--check"
+    )
     assert result.exit_code == 0, result.output
     assert "Proved for 1 to 3 ranks" in result.stdout
 
@@ -191,7 +187,7 @@ REFUSED = {  # by command: flags, and the error
 def test_bad_input_is_one_line_before_the_work(command, flags, message, tmp_path, monkeypatch):
     """Lists of too many things would take minutes, or all memory."""
     monkeypatch.chdir(tmp_path)
-    result = run(*command, *flags)
+    result = invoke(*command, *flags)
     assert_one_line(result, message)
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
@@ -209,7 +205,7 @@ def test_a_file_alone_is_answered_with_what_is_in_it(command, meant, tmp_path, m
     (tmp_path / "empty.py").touch()
     own = "class Lazy: ...\ndef my_ring(rank, size): ...\ndef build(shape, classes, rng, dtype): ...\ndef _own(): ...\n"
     (tmp_path / "mine.py").write_text(own)
-    assert_one_line(run(*command.split()), meant)
+    assert_one_line(invoke(*command.split()), meant)
 
 
 @pytest.mark.parametrize(("shape", "said"), [
@@ -219,14 +215,14 @@ def test_a_file_alone_is_answered_with_what_is_in_it(command, meant, tmp_path, m
 ])  # fmt: skip
 def test_bad_arrays(arrays, shape, said):
     file = arrays(x=np.zeros(shape), y=np.arange(9) % 2)
-    assert_one_line(run("train", "--threads", 2, "--data", file), said)
+    assert_one_line(invoke("train", "--threads", 2, "--data", file), said)
 
 
 def test_good_arrays(arrays):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)
     file = arrays(x=rng.standard_normal((300, 5)) + 4 * y[:, None], y=y)
-    result = run("train", "--threads", 2, "--data", file, "--iterations", 60, "--batch", 30)
+    result = invoke("train", "--threads", 2, "--data", file, "--iterations", 60, "--batch", 30)
     assert result.exit_code == 0, result.output
 
 
@@ -234,7 +230,7 @@ def test_good_arrays(arrays):
 def test_threads_are_refused_under_mpirun(command, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "0")
-    result = run(command, "--threads", 2)
+    result = invoke(command, "--threads", 2)
     assert result.exit_code == 2
     assert "--threads runs in one process: start it without mpirun" in result.stderr
 
@@ -302,7 +298,7 @@ def test_bench_reports_samples_and_where_it_was_made(tmp_path):
     """And it keeps an older report."""
     file = tmp_path / "rows.json"
     file.write_text("old")
-    result = run(*BENCH, "1KiB", "--algorithms", "ring,native", "--budget", "10ms", "--raw", "--json", file)
+    result = invoke(*BENCH, "1KiB", "--algorithms", "ring,native", "--budget", "10ms", "--raw", "--json", file)
     assert result.exit_code == 0, result.output
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
     report = json.loads(file.read_text())
@@ -321,7 +317,7 @@ def test_bench_reports_samples_and_where_it_was_made(tmp_path):
 @pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
 def test_bench_prints_in_a_format(form, first):
     sizes = ("--sizes", "1KiB", "--budget", "10ms")
-    result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
+    result = invoke("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(first)
 
@@ -329,7 +325,7 @@ def test_bench_prints_in_a_format(form, first):
 def test_bench_on_an_emulated_link_says_so(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--budget", "100ms")
-    result = run("bench", *given, "--json", file)
+    result = invoke("bench", *given, "--json", file)
     assert "EMULATED link of 100 Mbit/s" in " ".join(result.stdout.split())
     (row,) = json.loads(file.read_text())["rows"]
     assert row["backend"].startswith("EMULATED link")
@@ -345,7 +341,7 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
 def test_a_run_without_results_leaves_an_older_report_where_it_is(arguments, said, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text("old")
-    result = run(*arguments, "--json", file)
+    result = invoke(*arguments, "--json", file)
     assert result.exit_code == 2
     assert said in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
@@ -356,7 +352,7 @@ def test_a_run_without_results_leaves_an_older_report_where_it_is(arguments, sai
 def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", str(rank))
-    result = run("train", "--nope")
+    result = invoke("train", "--nope")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", lines)
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
 
@@ -397,9 +393,9 @@ def test_what_one_rank_alone_is_told_is_an_error_on_all(common, alone, said, tmp
 def test_only_the_first_rank_shows_help(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")
-    assert [(result.exit_code, result.output) for result in (run("--help"), run("train", "--help"), run())] == [
-        (0, "")
-    ] * 3
+    assert [
+        (result.exit_code, result.output) for result in (invoke("--help"), invoke("train", "--help"), invoke())
+    ] == [(0, "")] * 3
 
 
 @pytest.mark.parametrize(("command", "flag"), [
@@ -409,7 +405,7 @@ def test_only_the_first_rank_shows_help(monkeypatch):
 @pytest.mark.parametrize(("file", "problem"), [(".", "it is a folder"), ("none/x.png", "there is no folder")])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag, file, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = run(*command, flag, file)
+    result = invoke(*command, flag, file)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{flag} '{file}' cannot be written: {problem}" in result.stderr
     assert list(tmp_path.iterdir()) == []

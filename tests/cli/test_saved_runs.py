@@ -7,15 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
-from tests.cli_checks import assert_one_line
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.cli_checks import assert_one_line, invoke
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +28,13 @@ BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", 
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
-    assert_one_line(run(*BENCH, *arguments), said)
+    assert_one_line(invoke(*BENCH, *arguments), said)
 
 
 def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it():
     """A disk that was not full before the run is in the end: /dev/full takes no byte, and is not tried before."""
     os.symlink("/dev/full", "rules.json")
-    done = run(*BENCH, "--tune", "rules.json", "--json", "now.json")
+    done = invoke(*BENCH, "--tune", "rules.json", "--json", "now.json")
     assert done.exit_code == 1, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "--tune 'rules.json' cannot be written: No space left on device" in line
@@ -73,7 +67,7 @@ def test_a_table_that_cannot_be_written_is_one_line(arguments):
 
 def test_a_report_that_cannot_be_written_takes_no_other_file_with_it():
     os.symlink("/dev/full", "full.json")
-    done = run(*BENCH, "--tune", "rules.json", "--json", "full.json")
+    done = invoke(*BENCH, "--tune", "rules.json", "--json", "full.json")
     assert done.exit_code == 2
     assert "--json 'full.json' cannot be written: No space left on device" in done.stderr
     assert read_rules(Path("rules.json"))

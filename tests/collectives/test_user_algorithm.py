@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives import ProgramError, all_reduce, make_plan, programs, verify
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
+from tests.cli_checks import invoke
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "algorithm.md").read_text(encoding="utf-8")
@@ -225,6 +224,6 @@ def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files)
     "command", [("explain", "--check"), ("train", "--threads", "3", "--model", "mlp", "--iterations", "1")]
 )
 def test_a_wrong_algorithm_is_one_line_on_the_command_line(files, command):
-    result = CliRunner().invoke(app, [*command, "--algorithm", "wrong.py:my_wrong_ring"])
+    result = invoke(*command, "--algorithm", "wrong.py:my_wrong_ring")
     assert result.exit_code == 2, result.output
     assert re.search(r"^error: .*rank \d.* chunk \d", result.output, re.MULTILINE)

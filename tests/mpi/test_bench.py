@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
@@ -14,7 +13,6 @@ from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -24,6 +22,7 @@ from dear_mpi.kernels.dtypes import DTYPES, TYPES
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes
 from tests.bench.readers import read_table
+from tests.cli_checks import invoke
 
 pytestmark = pytest.mark.mpi
 
@@ -180,9 +179,7 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
 def test_the_command_writes_its_rows(comm, tmp_path_factory):
     file = Path(comm.bcast(str(tmp_path_factory.mktemp("rows") / "rows.json")))
     sizes = ("--sizes", "4B:64B,1KiB", "--iterations", "3", "--json", str(file))
-    result = CliRunner().invoke(
-        app, ["bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native"]
-    )
+    result = invoke("bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native")
     assert result.exit_code == 0, result.output
     comm.Barrier()
     rows = json.loads(file.read_text())["rows"]

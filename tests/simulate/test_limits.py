@@ -4,18 +4,16 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network, read_rates
 from dear_mpi.training.flat_buffer.bucket import cut
 from dear_mpi.training.fusion import borders
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.test_profile import changed
 
 DIGITS = "\N{ARABIC-INDIC DIGIT SIX}\N{ARABIC-INDIC DIGIT FOUR}"
@@ -65,7 +63,7 @@ MOST = "must be from 0 to 86400 seconds, not"
     (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
 ])  # fmt: skip
 def test_bad_flags(flags, said):
-    done = CliRunner().invoke(app, ["simulate", *flags])
+    done = invoke("simulate", *flags)
     assert_one_line(done, said)
 
 
@@ -76,7 +74,7 @@ def test_bad_flags(flags, said):
 ], ids=["slow", "fast", "uneven"])  # fmt: skip
 def test_at_the_limits_there_are_figures(flags, tmp_path):
     file = tmp_path / "rows.json"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "8", "--json", str(file), *flags])
+    done = invoke("simulate", "--ranks", "8", "--json", file, *flags)
     assert done.exit_code == 0, done.output
     assert "nan" not in done.output
     assert "inf" not in done.output
@@ -91,11 +89,11 @@ def test_models_of_too_many_elements(tmp_path):
     uses = [{"name": "a", "tensors": [{"key": 0, "shape": [HUGE, 10]}], "forward_s": 0.1, "backward_s": 0.1}]
     file.write_text(json.dumps(changed("uses", to=uses)))
     said = f"has {HUGE * 10} parameters: simulate takes at most 10000000000000"
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--profile", str(file)]), f"model 'mine.py:build' {said}")
+    assert_one_line(invoke("simulate", "--profile", file), f"model 'mine.py:build' {said}")
     table(file, [{"name": "a", "params": [HUGE * 10], "fwd_flops": 1}])
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"]), said)
+    assert_one_line(invoke("simulate", "--model", f"synthetic:{file}"), said)
     table(file, [{"name": "a", "params": [10**13], "fwd_flops": 1}])
-    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}", "--fusion", "none"])
+    done = invoke("simulate", "--model", f"synthetic:{file}", "--fusion", "none")
     assert done.exit_code == 0, done.output
 
 
@@ -111,7 +109,7 @@ def table(file, modules):
 def test_bad_tables(modules, said, tmp_path):
     file = tmp_path / "table.json"
     table(file, modules)
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"]), said)
+    assert_one_line(invoke("simulate", "--model", f"synthetic:{file}"), said)
 
 
 ROW = row_of(Case("all_reduce", 1024), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
@@ -151,7 +149,7 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
     assert read_rates("100gbit/10gbit") == (12.5e9, 1.25e9)
     for hosts, kind in (("aaaa", "between"), ("abcd", "inside")):
         file.write_text(json.dumps(report(*RING, hosts=hosts)))
-        done = CliRunner().invoke(app, ["explain", "--algorithm", "ring", "--rates", str(file)])
+        done = invoke("explain", "--algorithm", "ring", "--rates", file)
         assert_one_line(done, f"has no links {kind} hosts: take dear-mpi doctor")
 
 
@@ -180,7 +178,7 @@ FILE = "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: "
 def test_bad_files_of_machines(content, said, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
+    done = invoke("simulate", "--network", file)
     assert_one_line(done, f"network {str(file)!r}", said)
 
 

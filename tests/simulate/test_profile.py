@@ -5,9 +5,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.synthetic import load_modules, measured_seconds, synthetic_layers
 from dear_mpi.ranks.world import World
@@ -18,7 +16,7 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import make_workload
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.rooms import DELETED
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
@@ -140,7 +138,7 @@ def test_a_profile_is_a_synthetic_model(tmp_path):
     for each, backward_s in ((config, 0.07), (replace(config, forward_time=0.08), 0.14)):
         (workload,) = run_loopback(1, lambda transport, each=each: make_workload(each, World(transport)))
         assert sum(layer.backward_s for layer in workload.layers) == pytest.approx(backward_s)
-    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"])
+    done = invoke("simulate", "--model", f"synthetic:{file}")
     assert_one_line(done, f"model 'synthetic:{file}' is a profile: give it as --profile {file}")
 
 
@@ -166,7 +164,7 @@ def unwrapped(text):
 def run(tmp_path, content, *flags):
     file = tmp_path / "profile.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    return CliRunner().invoke(app, ["simulate", "--profile", str(file), *flags])
+    return invoke("simulate", "--profile", file, *flags)
 
 
 def test_the_model_comes_from_the_profile(tmp_path):

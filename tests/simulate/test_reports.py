@@ -5,9 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
@@ -15,14 +13,14 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import least_s, slow_baselines, verdicts
 from dear_mpi.training.routes.wires import Blocks
 from dear_mpi.training.schedules import SCHEDULES
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.test_profile import PROFILE
 
 QUICK = ["--ranks", "4", "--fusion", "25MB"]
 
 
 def run(*flags):
-    return CliRunner().invoke(app, ["simulate", *QUICK, *map(str, flags)])
+    return invoke("simulate", *QUICK, *flags)
 
 
 def rows_of(tmp_path, *flags):

@@ -1,13 +1,11 @@
 """Schedules of the field on one serial wire: their iteration times are those of independent list scheduling."""
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.training.fusion import in_cycles, mg_wfbp
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.predicted import predicted
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
@@ -112,4 +110,4 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
     ("zero:overlap_param_gather=maybe", "overlap_param_gather must be yes or no, not 'maybe'"),
 ])  # fmt: skip
 def test_options_that_a_schedule_does_not_have_are_refused(name, said):
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--schedules", name]), said)
+    assert_one_line(invoke("simulate", "--schedules", name), said)

@@ -4,16 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.simulate.network import PRESETS, fitted
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.schedules import SCHEDULES
+from tests.cli_checks import invoke
 from tests.rooms import ROOT
 from tests.simulate import testbed
 
@@ -85,7 +84,7 @@ def test_a_slow_rank_keeps_all_others_waiting():
 
 def test_the_command_writes_its_rows(tmp_path):
     file = tmp_path / "rows.json"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", str(file)])
+    done = invoke("simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", file)
     assert done.exit_code == 0, done.output
     rows = json.loads(file.read_text())
     assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [

@@ -6,9 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.advise.answer import PAYS, answer, bandwidth
 from dear_mpi.contrib.advise.observation import Observation, Observed, read_observation
 from dear_mpi.contrib.advise.observe import observe
@@ -17,6 +15,7 @@ from dear_mpi.contrib.advise.output import paragraph, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profile import Profile, Tensor, Use
+from tests.cli_checks import invoke
 
 LAYERS = 8
 UPDATE_S = 1e-9
@@ -158,7 +157,7 @@ def test_what_was_seen_is_saved_as_json(tmp_path):
     """Any other file would be taken for a script when it is given back."""
     script, save = tmp_path / "script.py", tmp_path / "seen.txt"
     script.write_text("raise ZeroDivisionError")
-    result = CliRunner().invoke(app, ["advise", str(script), "--save", str(save)])
+    result = invoke("advise", script, "--save", save)
     assert result.exit_code == 2
     assert "seen.txt' must end in .json" in "".join(result.stderr.split("\n"))
     assert not save.exists()

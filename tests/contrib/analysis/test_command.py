@@ -3,18 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.see.timeline import read_timeline
 from tests.bench.readers import read_table
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 
 QUICK = ("bench", "--threads", 3, "--algorithms", "ring", "--budget", "10ms")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
@@ -22,7 +16,7 @@ def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,16KiB,64KiB", "--why", "20KiB")
     timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms", "--guidelines")
-    result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
+    result = invoke("bench", *timing, "--algorithms", "ring", *given, "--json", file)
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
     assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
@@ -42,7 +36,7 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
     given = (*QUICK, "--sizes", "64B,4KiB")
     files = ["--timeline", f"{trace},{picture}", "--json", file]
-    result = run(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
+    result = invoke(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert [(each["ranks"], each["bytes"]) for each in report["steps"]] == [(3, 4096)]
@@ -68,4 +62,4 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_before_the_run(arguments, message, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
-    assert_one_line(run(*QUICK, *arguments), message)
+    assert_one_line(invoke(*QUICK, *arguments), message)

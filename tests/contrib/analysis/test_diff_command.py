@@ -5,17 +5,11 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from tests.bench.runs import run_of
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 
 SIZES = (4, 1024, 1 << 20)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +31,7 @@ def scaled(factor, seed=4):
 
 def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     before, after = save("before.json", host="a", date="1"), save("after.json", scaled(1.25), host="b", date="2")
-    done = run("bench-diff", before, after, "--json", "diff.json")
+    done = invoke("bench-diff", before, after, "--json", "diff.json")
     assert done.exit_code == 1, done.output
     assert "A: before.json\nB: after.json" in done.stdout
     assert [line.split() for line in done.stdout.splitlines() if "host" in line] == [
@@ -50,9 +44,9 @@ def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     assert report["slower"] > 0
     assert report["differs"]["host"] == {"a": "a", "b": "b"}
     assert {"ratio", "ci_low", "ci_high", "p_slower", "verdict", "bytes", "algorithm"} <= set(report["points"][0])
-    assert run("bench-diff", after, before).exit_code == 0, "now it is faster"
-    assert run("bench-diff", before, after, "--at-least", "50%").exit_code == 0
-    same = run("bench-diff", before, before)
+    assert invoke("bench-diff", after, before).exit_code == 0, "now it is faster"
+    assert invoke("bench-diff", before, after, "--at-least", "50%").exit_code == 0
+    same = invoke("bench-diff", before, before)
     assert same.exit_code == 3, "so few samples tell nothing"
     assert "Smallest detectable slow-down where it cannot tell: " in same.stdout
 
@@ -62,7 +56,7 @@ def test_several_launches_are_given_with_commas():
         ",".join(save(f"{side}{seed}.json", scaled(slow, seed)) for seed in seeds)
         for side, slow, seeds in (("a", 1.0, (3, 4, 5, 6)), ("b", 1.4, (7, 8, 9, 10)))
     ]
-    done = run("bench-diff", *sides)
+    done = invoke("bench-diff", *sides)
     assert done.exit_code == 1, done.output
     assert "geometric means of the medians of launches" in done.stdout
     assert "single run" not in done.stdout
@@ -86,4 +80,4 @@ def test_what_cannot_be_compared_is_one_line(arguments, said):
     for name, content in (("links.json", {"links": []}), ("rows.json", [1])):
         with open(name, "w", encoding="utf-8") as file:
             json.dump(content, file)
-    assert_one_line(run("bench-diff", *arguments), said)
+    assert_one_line(invoke("bench-diff", *arguments), said)

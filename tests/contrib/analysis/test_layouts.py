@@ -5,20 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.suite import Suite
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.analysis.layouts import NCCL, NCCL_TYPES, PROGRAMS
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table
 from tests.bench.test_bench import row
 from tests.bench.test_output import SPLIT, TIMES, alike, odd_rows, placed_rows, printed
-from tests.cli_checks import assert_one_line
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from tests.cli_checks import assert_one_line, invoke
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,13 +124,13 @@ def test_barriers_and_messages_have_osus_layouts():
 
 def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
     given = ("bench", "--threads", 2, "--algorithms", "ring,naive", "--sizes", "1K,2K", "--budget", "10ms")
-    result = run(*given, "--format", "nccl")
+    result = invoke(*given, "--format", "nccl")
     assert result.exit_code == 0, result.output
     assert [line.size for line in read_nccl(result.stdout)] == [1024, 2048] * 2
     assert [len(found) for found in busbw_by_readers(result.stdout)] == [4] * 3
     assert_one_line(
-        run(*given, "--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"
+        invoke(*given, "--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"
     )
     assert_one_line(
-        run(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
+        invoke(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
     )

@@ -4,9 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.transports.wait_policy import Crowd
 from dear_mpi.contrib.blame import job
@@ -20,6 +18,7 @@ from dear_mpi.training.recorder import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import FILL, train
 from dear_mpi.training.spans import Iteration, Rank
+from tests.cli_checks import invoke
 from tests.training_checks import settings
 
 ENOUGH = FEWEST + FILL
@@ -85,10 +84,10 @@ def test_what_one_rank_does_in_its_first_iteration_others_may_have_done_before_t
 
 def test_where_ranks_share_cores_blame_says_so(recorded, tmp_path):
     content, path = json.loads(recorded[0].read_text()), tmp_path / "crowded.json"
-    said = [CliRunner().invoke(app, ["blame", str(recorded[0])]).output]
+    said = [invoke("blame", str(recorded[0])).output]
     content["recorded"]["facts"]["transport"] = f"MPI; {Crowd(threads=6, cores=2)}"
     path.write_text(json.dumps(content))
-    said.append(CliRunner().invoke(app, ["blame", str(path)]).output)
+    said.append(invoke("blame", path).output)
     assert ["Ranks share cores here" in each for each in said] == [False, True]
 
 
@@ -97,6 +96,6 @@ def test_a_timeline_of_too_few_iterations_is_named(recorded, tmp_path):
     for rank in content["recorded"]["runs"][0]["ranks"]:
         del rank["iterations"][-1]
     path.write_text(json.dumps(content))
-    done = CliRunner().invoke(app, ["blame", str(path)])
+    done = invoke("blame", path)
     assert done.exit_code == 2
     assert f"few.json': blame needs {FEWEST} iterations at least, and has {FEWEST - 1}" in done.output

@@ -6,10 +6,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.transports import shared_memory
@@ -19,6 +17,7 @@ from dear_mpi.contrib.doctor.findings import SEVERITIES, findings
 from dear_mpi.contrib.doctor.library import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.array import Gpu
+from tests.cli_checks import invoke
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")
@@ -249,7 +248,7 @@ BAD = [
 def test_bad_flags(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(examine, "mpi_facts", no_library)
-    result = CliRunner().invoke(app, ["doctor", *arguments])
+    result = invoke("doctor", *arguments)
     assert result.exit_code == 2, result.output
     assert message in result.output
 
@@ -261,7 +260,7 @@ def no_library():
 def test_without_mpi(monkeypatch, tmp_path):
     monkeypatch.setattr(examine, "mpi_facts", no_library)
     file = tmp_path / "report.json"
-    result = CliRunner().invoke(app, ["doctor", "--json", str(file)])
+    result = invoke("doctor", "--json", file)
     assert result.exit_code == 1, result.output
     assert "broken: no MPI library can be used: cannot load MPI library libmpi.so: no such file" in result.output
     report = json.loads(file.read_text())

@@ -5,16 +5,15 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.emulated import EmulatedTransport
 from dear_mpi.collectives.transports.emulated import Link as EmulatedLink
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.doctor.links import MESSAGES, Talks, all_pairs, measure_links, neighbours
 from dear_mpi.contrib.doctor.pairs import outliers, pairs_of
 from dear_mpi.simulate.network import read_network
+from tests.cli_checks import invoke
 
 NBYTES = 1000
 
@@ -171,7 +170,7 @@ def test_a_difference_within_the_intervals_is_none():
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["links", *map(str, arguments)])
+    return invoke("links", *arguments)
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -185,7 +184,7 @@ def test_the_file_is_one_that_simulate_reads(hosts, tmp_path):
     machine = read_network(str(file), 8)
     assert machine.origin == "measured"
     assert machine.network.hosts == (None if hosts == 1 else (0, 0, 1, 1, 2, 2, 3, 3))
-    simulated = CliRunner().invoke(app, ["simulate", "--network", str(file), "--ranks", "8"])
+    simulated = invoke("simulate", "--network", file, "--ranks", "8")
     assert simulated.exit_code == 0, simulated.output
 
 

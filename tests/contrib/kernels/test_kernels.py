@@ -4,14 +4,12 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["bench-kernels", *map(str, arguments)])
+    return invoke("bench-kernels", *arguments)
 
 
 def test_kernels_are_timed(tmp_path, monkeypatch):

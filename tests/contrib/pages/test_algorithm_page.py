@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
 MY_RING = Path(__file__).parents[3] / "docs/lecture/cells/ring.py"
@@ -18,7 +17,7 @@ def explained(tmp_path):
     def explain(algorithm="ring", ranks=4, *flags, code=0):
         file = tmp_path / "page.html"
         words = ("explain", "--algorithm", algorithm, "--ranks", ranks, "--html", file, *flags)
-        result = CliRunner().invoke(app, list(map(str, words)))
+        result = invoke(*words)
         assert result.exit_code == code, result.output
         return file
 

@@ -5,9 +5,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.look import window_of
 from dear_mpi.contrib.pages.lanes import KINDS, Names, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
@@ -15,6 +13,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training.spans import LANES
+from tests.cli_checks import invoke
 from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}
@@ -41,7 +40,7 @@ def test_the_documented_example_shows_that_schedules_differ(tmp_path):
     """Each of its rows takes another time: a page with three equal rows teaches nothing."""
     page = (ROOT / "docs" / "contrib" / "pages.md").read_text("utf-8")
     (words,) = re.findall(r"dear-mpi (simulate .*) --html", page)
-    result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "rows.json")])
+    result = invoke(*words.split(), "--json", tmp_path / "rows.json")
     assert result.exit_code == 0, result.output
     times = [row["iteration_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
     assert len(times) == 3
@@ -85,7 +84,7 @@ def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
 def test_simulate_writes_every_place(small, tmp_path):
     file = tmp_path / "page.html"
     words = ("simulate", "--model", small, "--ranks", "4", "--network", "1gbit,50us", "--fusion", "cut:1MB")
-    result = CliRunner().invoke(app, [*words, "--schedules", "wfbp,dear", "--html", str(file)])
+    result = invoke(*words, "--schedules", "wfbp,dear", "--html", file)
     assert result.exit_code == 0, result.output
     data = data_of(file)
     assert len(data["states"]) == len(BANDWIDTHS) * len(LATENCIES) * len(data["sliders"][2]["labels"])
@@ -99,7 +98,7 @@ def test_simulate_writes_every_place(small, tmp_path):
 def test_compare_writes_what_it_measured(tmp_path):
     file = tmp_path / "page.html"
     words = ("compare", "--threads", "2", "--model", "mlp", "--schedules", "wfbp,dear", "--iterations", "3")
-    result = CliRunner().invoke(app, [*words, "--fusion", "none", "--html", str(file)])
+    result = invoke(*words, "--fusion", "none", "--html", file)
     assert result.exit_code == 0, result.output
     data = data_of(file)
     assert data["live"]

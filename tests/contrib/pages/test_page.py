@@ -4,15 +4,14 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.contrib.pages.algorithms import write_algorithms
 from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
 from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
 MOST_BYTES = 10**6
@@ -97,7 +96,7 @@ def test_red_is_the_rank_that_errs(wrong, tmp_path):
 def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step((), wrong.receives)"))
-    result = CliRunner().invoke(app, ["explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce"])
+    result = invoke("explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: algorithm 'mine.py:all_reduce' of 2: rank 0, step 1")
     assert (tmp_path / "page.html").is_file()
@@ -112,7 +111,7 @@ def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["explain", "--html", "page.html", *flags])
+    result = invoke("explain", "--html", "page.html", *flags)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from tests.cli_checks import invoke
 from tests.contrib.pages.test_lanes_page import SMALL
 
 
@@ -15,7 +14,7 @@ def file(tmp_path_factory):
     (folder / "small.json").write_text(json.dumps(SMALL))
     words = ("simulate", "--model", f"synthetic:{folder}/small.json", "--ranks", "4", "--network", "1gbit,50us")
     more = ("--fusion", "none", "--schedules", "wfbp,dear", "--forward-time", "0.01", "--html")
-    result = CliRunner().invoke(app, [*words, *more, str(folder / "page.html")])
+    result = invoke(*words, *more, folder / "page.html")
     assert result.exit_code == 0, result.output
     return folder / "page.html"
 

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.run import bound_us
 from dear_mpi.bench.saved import Run
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pictures.measured import draw_runs
 from tests.bench.runs import run_of
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 
 NETWORK = Network(alpha=1e-6, beta=1e-9)
 
@@ -91,10 +89,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def save(name, run):
     Path(name).write_text(json.dumps({"rows": [asdict(row) for row in run.rows]}))
     return name
@@ -103,7 +97,7 @@ def save(name, run):
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 @pytest.mark.usefixtures("here")
 def test_saved_runs_are_drawn(ending):
-    done = run("plot", save("one.json", made()), save("other.json", made(slow=1.3)), "--plot", f"both.{ending}")
+    done = invoke("plot", save("one.json", made()), save("other.json", made(slow=1.3)), "--plot", f"both.{ending}")
     assert (done.exit_code, done.output) == (0, "")
     assert Path(f"both.{ending}").read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
 
@@ -113,12 +107,12 @@ BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", 
 
 @pytest.mark.usefixtures("here")
 def test_a_run_draws_itself():
-    assert run(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg").exit_code == 0
+    assert invoke(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg").exit_code == 0
     assert all("<svg" in Path(name).read_text("utf-8") for name in ("mine.svg", "steps.svg"))
-    assert_one_line(run(*BENCH, "--plot", "x.gif"), "--plot 'x.gif' must end in .png or .pdf or .svg")
+    assert_one_line(invoke(*BENCH, "--plot", "x.gif"), "--plot 'x.gif' must end in .png or .pdf or .svg")
 
 
 @pytest.mark.usefixtures("here")
 def test_what_cannot_be_drawn_is_one_line():
     save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
-    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")
+    assert_one_line(invoke("plot", "none.json"), "there is nothing to draw by size: no row has one")

@@ -2,9 +2,8 @@
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
 
@@ -16,7 +15,7 @@ def drawn(tmp_path):
         file = tmp_path / "steps.svg"
         words = ("explain", "--algorithm", name, "--ranks", str(size), "--picture", str(file))
         with matplotlib.rc_context({"svg.fonttype": "none"}):
-            done = CliRunner().invoke(app, list(words))
+            done = invoke(*words)
         assert done.exit_code == code, done.output
         return file.read_text()
 
@@ -60,7 +59,7 @@ def test_a_picture_says_what_it_shows(algorithm, size, drawn):
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["explain", *arguments])
+    done = invoke("explain", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -4,10 +4,9 @@ from itertools import combinations, product
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.pictures.sweep import draw_sweep
+from tests.cli_checks import invoke
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 SCHEDULES = ("wfbp", "dear", "sequential")
@@ -145,7 +144,7 @@ def test_no_time_at_all_can_be_drawn(kind):
 def test_the_command_draws(flags, title, tmp_path):
     file = tmp_path / "sweep.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
-        done = CliRunner().invoke(app, ["simulate", *flags, "--straggler", "3:1.5", "--plot", str(file)])
+        done = invoke("simulate", *flags, "--straggler", "3:1.5", "--plot", file)
     assert done.exit_code == 0, done.output
     text = file.read_text()
     assert title in text
@@ -161,12 +160,12 @@ def test_the_command_draws(flags, title, tmp_path):
 def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dear_mpi.cli.simulate.run_simulation", lambda *_: pytest.fail("it has begun"))
-    done = CliRunner().invoke(app, ["simulate", "--json", "rows.json", "--plot", file])
+    done = invoke("simulate", "--json", "rows.json", "--plot", file)
     assert (done.exit_code, done.stderr) == (2, f"error: {said}\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_endings_may_be_in_capitals(tmp_path):
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--plot", str(tmp_path / "sweep.Pdf")])
+    done = invoke("simulate", "--ranks", "4", "--plot", tmp_path / "sweep.Pdf")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "sweep.Pdf").read_bytes().startswith(b"%PDF")

@@ -6,13 +6,11 @@ import sys
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import draw_timeline
 from dear_mpi.reporting.output import printable
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.timelines import run_of, timeline_of
 
 
@@ -91,7 +89,7 @@ def test_nothing_is_written_over_something_else(timeline):
 
 def test_iterations_that_take_no_time_have_a_picture(tmp_path):
     file = tmp_path / "x.png"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "1", "--forward-time", "0", "--timeline", str(file)])
+    done = invoke("simulate", "--ranks", "1", "--forward-time", "0", "--timeline", file)
     assert done.exit_code == 0, done.output
     assert file.stat().st_size > 0
 
@@ -113,10 +111,10 @@ def test_a_picture_has_names_as_they_are(name, tmp_path):
 def test_a_saved_timeline_is_drawn(tmp_path):
     saved, drawn = tmp_path / "x.json", tmp_path / "x.svg"
     words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", str(saved))
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert CliRunner().invoke(app, ["timeline", str(saved), "--timeline", str(drawn)]).exit_code == 0
+    assert invoke(*words).exit_code == 0
+    assert invoke("timeline", saved, "--timeline", drawn).exit_code == 0
     assert drawn.read_text().startswith("<?xm")
-    assert_one_line(CliRunner().invoke(app, ["timeline", str(drawn)]), "is no timeline of all ranks")
+    assert_one_line(invoke("timeline", drawn), "is no timeline of all ranks")
 
 
 @pytest.mark.parametrize(("file", "said"), [
@@ -124,7 +122,7 @@ def test_a_saved_timeline_is_drawn(tmp_path):
     ("nowhere/x.png", "--timeline 'nowhere/x.png' cannot be written: there is no folder 'nowhere'"),
 ])  # fmt: skip
 def test_files_that_cannot_be_written_are_refused_before_the_work(file, said):
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--timeline", file]), said)
+    assert_one_line(invoke("simulate", "--timeline", file), said)
 
 
 @pytest.mark.parametrize("flags", [("--timeline", "x.png"), ("--plot", "x.png")])

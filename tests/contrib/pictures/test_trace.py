@@ -2,11 +2,9 @@
 
 import json
 
-from typer.testing import CliRunner
-
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.training.spans import COMPUTE, LANES, Iteration, Rank, Run, Span
+from tests.cli_checks import invoke
 from tests.timelines import run_of, timeline_of
 from tests.trace_schema import assert_schema
 
@@ -64,16 +62,12 @@ def test_spans_that_touch_do_so_in_the_file():
     assert round(one["ts"] + one["dur"], 3) == other["ts"]
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 QUICK = ("--threads", 2, "--model", "mlp", "--fusion", "none", "--iterations", 4)
 
 
 def test_train_writes_a_trace(tmp_path):
     file = tmp_path / "timeline.json"
-    done = run("train", *QUICK, "--timeline", file)
+    done = invoke("train", *QUICK, "--timeline", file)
     assert done.exit_code == 0, done.output
     content = json.loads(file.read_text())
     assert assert_trace(content, steps=True) == {0: "rank 0", 1: "rank 1"}
@@ -84,7 +78,7 @@ def test_train_writes_a_trace(tmp_path):
 
 def test_simulate_has_a_group_for_each_row(tmp_path):
     file = tmp_path / "timeline.json"
-    done = run("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
+    done = invoke("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
     assert done.exit_code == 0, done.output
     content = json.loads(file.read_text())
     rows = [f"{schedule}, {ranks} ranks" for ranks in (2, 4) for schedule in ("wfbp", "dear")]
