@@ -10,6 +10,12 @@ def invoke(*words):
     return CliRunner().invoke(app, list(map(str, words)))
 
 
+def succeed(*words):
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+    return done
+
+
 def assert_one_line(done, *said):
     """A command has refused its input, and has said this in one line."""
     assert done.exit_code == 2

@@ -16,7 +16,7 @@ from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.cli.train import DIGITS, RESNET
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.launch import mpis_at_hand
 from tests.rooms import SOURCES
 
@@ -35,8 +35,7 @@ def arrays(tmp_path):
 def helped(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setenv("NO_COLOR", "1")
-    result = invoke(command, "--help")
-    assert result.exit_code == 0, result.output
+    result = succeed(command, "--help")
     return [" ".join(line.split()) for line in result.stdout.splitlines()]
 
 
@@ -72,8 +71,7 @@ def test_only_what_is_typed_counts_as_given():
 
 def test_train_writes_its_report(tmp_path):
     file = tmp_path / "run.json"
-    result = invoke("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
-    assert result.exit_code == 0, result.output
+    result = succeed("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
     report = json.loads(file.read_text())
     assert (report["ranks"], report["iterations"], report["buckets"]) == (3, 5, 3)
     assert report["hosts"] == [3]
@@ -85,11 +83,10 @@ def test_train_writes_its_report(tmp_path):
 def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "rows.json"
-    result = invoke(
+    result = succeed(
         *("compare", "--threads", 2, "--model", "mlp", "--schedules", "wfbp,dear", "--fusion", "none"),
         *("--iterations", 3, "--link", "10gbit,1us", "--json", file),
     )
-    assert result.exit_code == 0, result.output
     rows = json.loads(file.read_text())
     assert [row["schedule"] for row in rows] == ["wfbp", "dear"]
     assert rows[0]["speedup"] == 1
@@ -102,10 +99,9 @@ def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
 
 
 def test_explain_shows_and_proves():
-    result = invoke(
+    result = succeed(
         "explain", "--algorithm", "ring", "--collective", "all_gather", "--ranks", 3, "--hosts", 2, "--check"
     )
-    assert result.exit_code == 0, result.output
     assert "Proved for 1 to 3 ranks" in result.stdout
 
 
@@ -222,8 +218,7 @@ def test_good_arrays(arrays):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)
     file = arrays(x=rng.standard_normal((300, 5)) + 4 * y[:, None], y=y)
-    result = invoke("train", "--threads", 2, "--data", file, "--iterations", 60, "--batch", 30)
-    assert result.exit_code == 0, result.output
+    succeed("train", "--threads", 2, "--data", file, "--iterations", 60, "--batch", 30)
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "demo"])
@@ -298,8 +293,7 @@ def test_bench_reports_samples_and_where_it_was_made(tmp_path):
     """And it keeps an older report."""
     file = tmp_path / "rows.json"
     file.write_text("old")
-    result = invoke(*BENCH, "1KiB", "--algorithms", "ring,native", "--budget", "10ms", "--raw", "--json", file)
-    assert result.exit_code == 0, result.output
+    result = succeed(*BENCH, "1KiB", "--algorithms", "ring,native", "--budget", "10ms", "--raw", "--json", file)
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
     report = json.loads(file.read_text())
     assert " ".join(report) == (
@@ -317,8 +311,7 @@ def test_bench_reports_samples_and_where_it_was_made(tmp_path):
 @pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
 def test_bench_prints_in_a_format(form, first):
     sizes = ("--sizes", "1KiB", "--budget", "10ms")
-    result = invoke("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
-    assert result.exit_code == 0, result.output
+    result = succeed("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
     assert result.stdout.startswith(first)
 
 

@@ -13,7 +13,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network, read_rates
 from dear_mpi.training.flat_buffer.bucket import cut
 from dear_mpi.training.fusion import borders
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.simulate.test_profile import changed
 
 DIGITS = "\N{ARABIC-INDIC DIGIT SIX}\N{ARABIC-INDIC DIGIT FOUR}"
@@ -74,8 +74,7 @@ def test_bad_flags(flags, said):
 ], ids=["slow", "fast", "uneven"])  # fmt: skip
 def test_at_the_limits_there_are_figures(flags, tmp_path):
     file = tmp_path / "rows.json"
-    done = invoke("simulate", "--ranks", "8", "--json", file, *flags)
-    assert done.exit_code == 0, done.output
+    done = succeed("simulate", "--ranks", "8", "--json", file, *flags)
     assert "nan" not in done.output
     assert "inf" not in done.output
     assert len(json.loads(file.read_text(), parse_constant=pytest.fail)) == 2
@@ -93,8 +92,7 @@ def test_models_of_too_many_elements(tmp_path):
     table(file, [{"name": "a", "params": [HUGE * 10], "fwd_flops": 1}])
     assert_one_line(invoke("simulate", "--model", f"synthetic:{file}"), said)
     table(file, [{"name": "a", "params": [10**13], "fwd_flops": 1}])
-    done = invoke("simulate", "--model", f"synthetic:{file}", "--fusion", "none")
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--model", f"synthetic:{file}", "--fusion", "none")
 
 
 def table(file, modules):

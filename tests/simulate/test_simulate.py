@@ -12,7 +12,7 @@ from dear_mpi.simulate.network import PRESETS, fitted
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.schedules import SCHEDULES
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.rooms import ROOT
 from tests.simulate import testbed
 
@@ -84,8 +84,7 @@ def test_a_slow_rank_keeps_all_others_waiting():
 
 def test_the_command_writes_its_rows(tmp_path):
     file = tmp_path / "rows.json"
-    done = invoke("simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", file)
-    assert done.exit_code == 0, done.output
+    done = succeed("simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", file)
     rows = json.loads(file.read_text())
     assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [
         (ranks, fusion, schedule) for ranks in (4, 8) for fusion in ("none", "25MB") for schedule in ("wfbp", "dear")

@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.see.timeline import read_timeline
 from tests.bench.readers import read_table
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 QUICK = ("bench", "--threads", 3, "--algorithms", "ring", "--budget", "10ms")
 
@@ -16,8 +16,7 @@ def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,16KiB,64KiB", "--why", "20KiB")
     timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms", "--guidelines")
-    result = invoke("bench", *timing, "--algorithms", "ring", *given, "--json", file)
-    assert result.exit_code == 0, result.output
+    result = succeed("bench", *timing, "--algorithms", "ring", *given, "--json", file)
     found = json.loads(file.read_text())
     assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
     pairs = [each for each in found["guidelines"] if len(each["instead"]) == 2]
@@ -36,8 +35,7 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
     given = (*QUICK, "--sizes", "64B,4KiB")
     files = ["--timeline", f"{trace},{picture}", "--json", file]
-    result = invoke(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
-    assert result.exit_code == 0, result.output
+    result = succeed(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
     report = json.loads(file.read_text())
     assert [(each["ranks"], each["bytes"]) for each in report["steps"]] == [(3, 4096)]
     assert [each["bytes"] for each in report["arrival"]] == [64, 4096]

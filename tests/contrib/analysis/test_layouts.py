@@ -12,7 +12,7 @@ from dear_mpi.contrib.analysis.layouts import NCCL, NCCL_TYPES, PROGRAMS
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table
 from tests.bench.test_bench import row
 from tests.bench.test_output import SPLIT, TIMES, alike, odd_rows, placed_rows, printed
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,8 +124,7 @@ def test_barriers_and_messages_have_osus_layouts():
 
 def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
     given = ("bench", "--threads", 2, "--algorithms", "ring,naive", "--sizes", "1K,2K", "--budget", "10ms")
-    result = invoke(*given, "--format", "nccl")
-    assert result.exit_code == 0, result.output
+    result = succeed(*given, "--format", "nccl")
     assert [line.size for line in read_nccl(result.stdout)] == [1024, 2048] * 2
     assert [len(found) for found in busbw_by_readers(result.stdout)] == [4] * 3
     assert_one_line(

@@ -13,7 +13,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.doctor.links import MESSAGES, Talks, all_pairs, measure_links, neighbours
 from dear_mpi.contrib.doctor.pairs import outliers, pairs_of
 from dear_mpi.simulate.network import read_network
-from tests.cli_checks import invoke
+from tests.cli_checks import invoke, succeed
 
 NBYTES = 1000
 
@@ -184,8 +184,7 @@ def test_the_file_is_one_that_simulate_reads(hosts, tmp_path):
     machine = read_network(str(file), 8)
     assert machine.origin == "measured"
     assert machine.network.hosts == (None if hosts == 1 else (0, 0, 1, 1, 2, 2, 3, 3))
-    simulated = invoke("simulate", "--network", file, "--ranks", "8")
-    assert simulated.exit_code == 0, simulated.output
+    succeed("simulate", "--network", file, "--ranks", "8")
 
 
 def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):

@@ -13,7 +13,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training.spans import LANES
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}
@@ -40,8 +40,7 @@ def test_the_documented_example_shows_that_schedules_differ(tmp_path):
     """Each of its rows takes another time: a page with three equal rows teaches nothing."""
     page = (ROOT / "docs" / "contrib" / "pages.md").read_text("utf-8")
     (words,) = re.findall(r"dear-mpi (simulate .*) --html", page)
-    result = invoke(*words.split(), "--json", tmp_path / "rows.json")
-    assert result.exit_code == 0, result.output
+    succeed(*words.split(), "--json", tmp_path / "rows.json")
     times = [row["iteration_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
     assert len(times) == 3
     assert all(later < 0.95 * sooner for sooner, later in pairwise(times))
@@ -84,8 +83,7 @@ def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
 def test_simulate_writes_every_place(small, tmp_path):
     file = tmp_path / "page.html"
     words = ("simulate", "--model", small, "--ranks", "4", "--network", "1gbit,50us", "--fusion", "cut:1MB")
-    result = invoke(*words, "--schedules", "wfbp,dear", "--html", file)
-    assert result.exit_code == 0, result.output
+    succeed(*words, "--schedules", "wfbp,dear", "--html", file)
     data = data_of(file)
     assert len(data["states"]) == len(BANDWIDTHS) * len(LATENCIES) * len(data["sliders"][2]["labels"])
     given = data["states"][",".join(str(slider["at"]) for slider in data["sliders"])]
@@ -98,8 +96,7 @@ def test_simulate_writes_every_place(small, tmp_path):
 def test_compare_writes_what_it_measured(tmp_path):
     file = tmp_path / "page.html"
     words = ("compare", "--threads", "2", "--model", "mlp", "--schedules", "wfbp,dear", "--iterations", "3")
-    result = invoke(*words, "--fusion", "none", "--html", file)
-    assert result.exit_code == 0, result.output
+    succeed(*words, "--fusion", "none", "--html", file)
     data = data_of(file)
     assert data["live"]
     assert data["sliders"] == []

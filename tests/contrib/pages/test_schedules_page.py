@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.contrib.pages.test_lanes_page import SMALL
 
 
@@ -14,8 +14,7 @@ def file(tmp_path_factory):
     (folder / "small.json").write_text(json.dumps(SMALL))
     words = ("simulate", "--model", f"synthetic:{folder}/small.json", "--ranks", "4", "--network", "1gbit,50us")
     more = ("--fusion", "none", "--schedules", "wfbp,dear", "--forward-time", "0.01", "--html")
-    result = invoke(*words, *more, folder / "page.html")
-    assert result.exit_code == 0, result.output
+    succeed(*words, *more, folder / "page.html")
     return folder / "page.html"
 
 

@@ -13,7 +13,7 @@ from dear_mpi.bench.saved import Run
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pictures.measured import draw_runs
 from tests.bench.runs import run_of
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 NETWORK = Network(alpha=1e-6, beta=1e-9)
 
@@ -107,7 +107,7 @@ BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", 
 
 @pytest.mark.usefixtures("here")
 def test_a_run_draws_itself():
-    assert invoke(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg").exit_code == 0
+    succeed(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg")
     assert all("<svg" in Path(name).read_text("utf-8") for name in ("mine.svg", "steps.svg"))
     assert_one_line(invoke(*BENCH, "--plot", "x.gif"), "--plot 'x.gif' must end in .png or .pdf or .svg")
 

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from dear_mpi.contrib.pictures.sweep import draw_sweep
-from tests.cli_checks import invoke
+from tests.cli_checks import invoke, succeed
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 SCHEDULES = ("wfbp", "dear", "sequential")
@@ -144,8 +144,7 @@ def test_no_time_at_all_can_be_drawn(kind):
 def test_the_command_draws(flags, title, tmp_path):
     file = tmp_path / "sweep.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
-        done = invoke("simulate", *flags, "--straggler", "3:1.5", "--plot", file)
-    assert done.exit_code == 0, done.output
+        succeed("simulate", *flags, "--straggler", "3:1.5", "--plot", file)
     text = file.read_text()
     assert title in text
     assert "Predicted, with ring on the network 10gbit,50us (assumed)" in text
@@ -166,6 +165,5 @@ def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_pat
 
 
 def test_endings_may_be_in_capitals(tmp_path):
-    done = invoke("simulate", "--ranks", "4", "--plot", tmp_path / "sweep.Pdf")
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--ranks", "4", "--plot", tmp_path / "sweep.Pdf")
     assert (tmp_path / "sweep.Pdf").read_bytes().startswith(b"%PDF")

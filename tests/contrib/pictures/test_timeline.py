@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import draw_timeline
 from dear_mpi.reporting.output import printable
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.timelines import run_of, timeline_of
 
 
@@ -89,8 +89,7 @@ def test_nothing_is_written_over_something_else(timeline):
 
 def test_iterations_that_take_no_time_have_a_picture(tmp_path):
     file = tmp_path / "x.png"
-    done = invoke("simulate", "--ranks", "1", "--forward-time", "0", "--timeline", file)
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--ranks", "1", "--forward-time", "0", "--timeline", file)
     assert file.stat().st_size > 0
 
 
@@ -111,8 +110,8 @@ def test_a_picture_has_names_as_they_are(name, tmp_path):
 def test_a_saved_timeline_is_drawn(tmp_path):
     saved, drawn = tmp_path / "x.json", tmp_path / "x.svg"
     words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", str(saved))
-    assert invoke(*words).exit_code == 0
-    assert invoke("timeline", saved, "--timeline", drawn).exit_code == 0
+    succeed(*words)
+    succeed("timeline", saved, "--timeline", drawn)
     assert drawn.read_text().startswith("<?xm")
     assert_one_line(invoke("timeline", drawn), "is no timeline of all ranks")
 

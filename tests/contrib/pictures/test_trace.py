@@ -4,7 +4,7 @@ import json
 
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.training.spans import COMPUTE, LANES, Iteration, Rank, Run, Span
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.timelines import run_of, timeline_of
 from tests.trace_schema import assert_schema
 
@@ -67,8 +67,7 @@ QUICK = ("--threads", 2, "--model", "mlp", "--fusion", "none", "--iterations", 4
 
 def test_train_writes_a_trace(tmp_path):
     file = tmp_path / "timeline.json"
-    done = invoke("train", *QUICK, "--timeline", file)
-    assert done.exit_code == 0, done.output
+    succeed("train", *QUICK, "--timeline", file)
     content = json.loads(file.read_text())
     assert assert_trace(content, steps=True) == {0: "rank 0", 1: "rank 1"}
     names = [event["name"] for event in of_kind(content, "i") if event["pid"] == 0]
@@ -78,8 +77,7 @@ def test_train_writes_a_trace(tmp_path):
 
 def test_simulate_has_a_group_for_each_row(tmp_path):
     file = tmp_path / "timeline.json"
-    done = invoke("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
     content = json.loads(file.read_text())
     rows = [f"{schedule}, {ranks} ranks" for ranks in (2, 4) for schedule in ("wfbp", "dear")]
     assert list(assert_trace(content).values()) == [f"{row}: each of {row[-7]} ranks" for row in rows]

@@ -14,7 +14,7 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Lockstep, Prices
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.contrib.topologies.shaped import replay, shape_of
 
 needs_simgrid = pytest.mark.skipif(
@@ -244,8 +244,7 @@ def test_half_the_latency_and_twice_the_bandwidth_are_priced():
 def test_the_command_says_what_is_assumed(tmp_path):
     file, network = tmp_path / "rows.json", "dragonfly:2x2x2x2,10gbit,50us"
     flags = ["--ranks", "16", "--network", network, "--algorithm", "swing", "--json", str(file)]
-    done = invoke("simulate", *flags)
-    assert done.exit_code == 0, done.output
+    done = succeed("simulate", *flags)
     assert f"the network {network} (assumed)" in " ".join(done.output.split())
     for row in json.loads(file.read_text()):
         assert (row["network"], row["network_origin"], row["hosts"]) == (network, "given", None)

@@ -12,7 +12,7 @@ from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
-from tests.cli_checks import invoke
+from tests.cli_checks import invoke, succeed
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi
@@ -41,8 +41,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm, monkeypatch):
 def test_the_command_writes_what_it_says(comm, tmp_path_factory):
     file = comm.bcast(str(tmp_path_factory.mktemp("blame") / "report.json") if comm.rank == 0 else None)
     given = ["train", "--model", "mlp", "--data", "digits", "--iterations", str(FEWEST + FILL), "--blame"]
-    done = invoke(*given, "--link", "1gbit,10us", "--json", file)
-    assert done.exit_code == 0, done.output
+    done = succeed(*given, "--link", "1gbit,10us", "--json", file)
     comm.barrier()
     said = json.loads(Path(file).read_text(encoding="utf-8"))["blame"]["said"]
     assert comm.rank or all(each in done.output for each in said)

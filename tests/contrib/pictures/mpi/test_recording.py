@@ -15,7 +15,7 @@ from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.spans import Timeline
-from tests.cli_checks import invoke
+from tests.cli_checks import succeed
 from tests.trace_schema import INSTANT_US, assert_schema
 from tests.training_checks import settings
 
@@ -74,8 +74,7 @@ def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):
     folder = comm.bcast(str(tmp_path_factory.mktemp("timeline")) if comm.rank == 0 else None)
     files = [f"{folder}/timeline.json", f"{folder}/report.json"]
     given = ["train", "--model", "mlp", "--data", "digits", "--link", "100mbit,1ms", "--iterations", "5"]
-    done = invoke(*given, "--timeline", files[0], "--json", files[1])
-    assert done.exit_code == 0, done.output
+    succeed(*given, "--timeline", files[0], "--json", files[1])
     comm.barrier()
     content, report = (json.loads(Path(file).read_text(encoding="utf-8")) for file in files)
     assert_schema(content)
