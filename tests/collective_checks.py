@@ -89,16 +89,11 @@ NATIVE = [(collective, "native") for collective in COLLECTIVES]
 
 def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32", "int8")):
     return st.builds(
-        lambda pair, **rest: Case(*pair, **rest),
-        pair=st.sampled_from(served),
-        count=st.sampled_from(counts),
-        dtype=st.sampled_from(dtypes),
-        op=st.sampled_from(sorted(OPS)),
-        in_place=st.booleans(),
-        segment_elements=st.sampled_from([1, 3, 8, 1000]),
-        weighted=st.booleans(),
+        lambda pair, **rest: Case(*pair, **rest), pair=st.sampled_from(served), count=st.sampled_from(counts),
+        dtype=st.sampled_from(dtypes), op=st.sampled_from(sorted(OPS)), in_place=st.booleans(),
+        segment_elements=st.sampled_from([1, 3, 8, 1000]), weighted=st.booleans(),
         root=st.sampled_from(["first", "last"]),
-    )
+    )  # fmt: skip
 
 
 def contribution(rank: int, count: int, dtype: np.dtype) -> np.ndarray:

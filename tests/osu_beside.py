@@ -191,14 +191,10 @@ def main() -> None:
             if ranks == RANKS[0]:
                 own.append(statistics.median(next(iter(found.values())).own))
     head = HEAD.format(
-        ranks=" and on ".join(map(str, RANKS)),
-        rounds=options.rounds,
-        algorithm=ALGORITHM,
-        memory=" and\n".join(f"`{name}={value}`" for name, value in MEMORY.items()),
-        bound=" ".join(BOUND),
-        iterations=ITERATIONS,
-        alone=ALONE,
-    )
+        ranks=" and on ".join(map(str, RANKS)), rounds=options.rounds, algorithm=ALGORITHM,
+        memory=" and\n".join(f"`{name}={value}`" for name, value in MEMORY.items()), bound=" ".join(BOUND),
+        iterations=ITERATIONS, alone=ALONE,
+    )  # fmt: skip
     write_page(PAGE, TITLE, [watch.record()], [head, summary(near, max(own)), BELOW, *lines])
 
 

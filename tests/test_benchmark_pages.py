@@ -28,13 +28,10 @@ def lacking(text):
     """The fields of provenance that a page does not have. What is not known has to be said."""
     found = said(text)
     shapes = {
-        "command": r"^(`.+`|not known)",
-        "date": r"\d{4}-\d\d-\d\d",
-        "commit": r"[0-9a-f]{7,}|not known",
-        "processors": r"\d+ cores",
-        "lost to others": r"\d+\.\d %|\d%|not known|does not matter",
+        "command": r"^(`.+`|not known)", "date": r"\d{4}-\d\d-\d\d", "commit": r"[0-9a-f]{7,}|not known",
+        "processors": r"\d+ cores", "lost to others": r"\d+\.\d %|\d%|not known|does not matter",
         "versions": r"Python \d.*NumPy.*mpi4py|^not known",
-    }
+    }  # fmt: skip
     return [field for field in FIELDS if not re.search(shapes.get(field, "."), found.get(field, ""))]
 
 

@@ -80,14 +80,9 @@ class Played:
     def run(self, *command, **environment):
         """What was launched: (launcher, its flags, environment) of each."""
         job = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            command, cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60,
             check=False,
-        )
+        )  # fmt: skip
         assert job.returncode == 0, job.stdout + job.stderr
         records = map(json.loads, (self.folder / "record").read_text().splitlines())
         return [(name, PARSERS[name].parse_args(words), environment) for name, words, environment in records]

@@ -19,13 +19,9 @@ def dear_mpi(folder, *arguments, code=0):
     paths = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-m", "dear_mpi", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}, cwd=folder, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -96,14 +96,9 @@ def launch(*arguments):
     # pytest inside pytest: without what the outer one put into the environment.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     job = subprocess.run(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=3 * LIMIT_S,
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * LIMIT_S,
         check=False,
-    )
+    )  # fmt: skip
     return job.returncode, job.stdout
 
 

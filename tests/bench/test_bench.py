@@ -29,13 +29,9 @@ from dear_mpi.reporting.units import parse_sizes
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):
     made = row_of(
-        Case(collective, nbytes),
-        algorithm,
-        Samples([[p50_us * 1e-6] * 9] * ranks, 0),
-        backend="here",
-        hosts=[ranks],
+        Case(collective, nbytes), algorithm, Samples([[p50_us * 1e-6] * 9] * ranks, 0), backend="here", hosts=[ranks],
         segment_bytes=1 << 18,
-    )
+    )  # fmt: skip
     return replace(made, **facts)
 
 

@@ -56,23 +56,12 @@ def odd_rows(draw):
     low, time_us, high = sorted(draw(st.tuples(TIMES, TIMES, TIMES)))
     rate = count * ITEMSIZES[dtype] / time_us * 1e-3
     return row(
-        draw(st.sampled_from(NAMES)),
-        64,
-        collective=collective,
-        ranks=ranks,
-        bytes=count * ITEMSIZES[dtype],
-        count=count,
-        dtype=dtype,
+        draw(st.sampled_from(NAMES)), 64, collective=collective, ranks=ranks, bytes=count * ITEMSIZES[dtype],
+        count=count, dtype=dtype,
         op=draw(st.sampled_from(["sum", "average", "max"])) if collective == "all_reduce" else "none",
-        placement=draw(st.sampled_from(["in place", "out of place"])),
-        p50_us=time_us,
-        ci_low_us=low,
-        ci_high_us=high,
-        mean_us=time_us,
-        algbw_GBps=rate,
-        busbw_GBps=rate,
-        wrong=draw(st.sampled_from([0, 1, 10**7])),
-    )
+        placement=draw(st.sampled_from(["in place", "out of place"])), p50_us=time_us, ci_low_us=low, ci_high_us=high,
+        mean_us=time_us, algbw_GBps=rate, busbw_GBps=rate, wrong=draw(st.sampled_from([0, 1, 10**7])),
+    )  # fmt: skip
 
 
 def alike(text_value, value, width):

@@ -16,15 +16,9 @@ from tests.bench.test_bench import row
 
 SETTINGS = {"OMPI_MCA_btl": "tcp,self", "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1", "PMIX_MCA_gds": "hash"}
 OTHERS = {
-    "HOME": "/somewhere",
-    "GITHUB_TOKEN": "x",
-    "UCX_KEY": "x",
-    "NCCL_AUTH_TOKEN": "x",
-    "SLURM_JWT": "x",
-    "OMPI_COMM_WORLD_RANK": "0",
-    "PMIX_SERVER_URI41": "x",
-    "XUCX_TLS": "x",
-}
+    "HOME": "/somewhere", "GITHUB_TOKEN": "x", "UCX_KEY": "x", "NCCL_AUTH_TOKEN": "x", "SLURM_JWT": "x",
+    "OMPI_COMM_WORLD_RANK": "0", "PMIX_SERVER_URI41": "x", "XUCX_TLS": "x",
+}  # fmt: skip
 
 
 def test_settings_are_told_and_nothing_else_of_the_environment(monkeypatch):

@@ -368,14 +368,9 @@ def test_what_one_rank_alone_is_told_is_an_error_on_all(common, alone, said, tmp
         pytest.skip("there is no mpirun")
     mpi, base = mpis_at_hand()[0], ["-n", "1", sys.executable, "-m", "dear_mpi", *common]
     job = subprocess.run(
-        [*mpi.mpirun, *base, ":", *base, *alone],
-        env=mpi.environment(2) | {"PYTHONPATH": os.getcwd()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+        [*mpi.mpirun, *base, ":", *base, *alone], env=mpi.environment(2) | {"PYTHONPATH": os.getcwd()}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
     assert job.returncode == 2, job.stderr
     (line,) = (line for line in job.stderr.splitlines() if line.startswith("error: "))
     assert re.fullmatch(f"error: {said}", line)

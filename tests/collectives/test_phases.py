@@ -23,14 +23,9 @@ def test_proved_for_all_shapes(collective, mailboxes, at_once):
         for count, weights in SHAPES:
             if weights is None or size <= len(weights):
                 share, found = written(
-                    collective,
-                    count,
-                    size,
-                    weights,
-                    mailboxes=mailboxes,
-                    block=[1 + count % 4, 64][size % 2],
+                    collective, count, size, weights, mailboxes=mailboxes, block=[1 + count % 4, 64][size % 2],
                     at_once=at_once,
-                )
+                )  # fmt: skip
                 check.check_phases(collective, share, found)
 
 

@@ -158,13 +158,8 @@ def launched(fault, folder):
     environment = mpi.environment(RANKS)
     environment |= {"FAULT": json.dumps(planted), "FAULT_FOLDER": str(folder), "TMPDIR": str(folder)}
     command = [
-        *mpi.mpirun,
-        *(["-n", str(RANKS)] if mpi.mpirun else []),
-        sys.executable,
-        "-m",
-        "tests.faults.plant",
-        *given,
-    ]
+        *mpi.mpirun, *(["-n", str(RANKS)] if mpi.mpirun else []), sys.executable, "-m", "tests.faults.plant", *given,
+    ]  # fmt: skip
     begin, mark = time.monotonic(), f"FAULT_FOLDER={folder}\0"
     with open(folder / "output", "wb") as out:
         job = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)

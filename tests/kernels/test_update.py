@@ -14,18 +14,13 @@ ITERATIONS = 4
 SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]
 
 CASES = {
-    "sgd": SGD(),
-    "sgd, decay": SGD(weight_decay=0.3),
-    "momentum": SGD(momentum=0.9),
-    "momentum, decay": SGD(momentum=0.9, weight_decay=0.3),
-    "nesterov": SGD(momentum=0.9, nesterov=True),
-    "nesterov, decay": SGD(momentum=0.9, nesterov=True, weight_decay=0.3),
-    "adam": Adam(0.1),
-    "adam, decay": Adam(0.1, weight_decay=0.3),
-    "adamw": AdamW(0.1),
+    "sgd": SGD(), "sgd, decay": SGD(weight_decay=0.3), "momentum": SGD(momentum=0.9),
+    "momentum, decay": SGD(momentum=0.9, weight_decay=0.3), "nesterov": SGD(momentum=0.9, nesterov=True),
+    "nesterov, decay": SGD(momentum=0.9, nesterov=True, weight_decay=0.3), "adam": Adam(0.1),
+    "adam, decay": Adam(0.1, weight_decay=0.3), "adamw": AdamW(0.1),
     "adamw, decay": AdamW(0.1, weight_decay=0.3, epsilon=0.2),
     "adam, other constants": Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2),
-}
+}  # fmt: skip
 
 
 def formula(optimizer, iteration, value, grad, state):

@@ -38,12 +38,9 @@ def random_model(rng):
         return tuple(scale * rng.choice((0.0, 1.0, rng.expovariate(1.0))) for _ in range(count))
 
     costs = Costs(
-        forward_s=seconds(1.0),
-        backward_s=seconds(rng.choice((0.0, 0.1, 1.0, 2.0))),
-        parts=rng.choice((1, 1, 3)),
-        update_s=rng.choice((0.0, 1e-5)),
-        rest_s=rng.choice((0.0, 0.2)),
-    )
+        forward_s=seconds(1.0), backward_s=seconds(rng.choice((0.0, 0.1, 1.0, 2.0))), parts=rng.choice((1, 1, 3)),
+        update_s=rng.choice((0.0, 1e-5)), rest_s=rng.choice((0.0, 0.2)),
+    )  # fmt: skip
     layout, names = Layout.of(uses, itemsize=4, ranks=2), tuple(map(str, range(count)))
     return Model(name="random", layout=layout, names=names, costs=costs)
 
@@ -66,14 +63,9 @@ def random_setting(number):
     """The prediction of one setting, all of which follows from its number."""
     rng, name = random.Random(number), NAMES[number % len(NAMES)]
     return predicted(
-        random_model(rng),
-        name,
-        rng.choice(FUSIONS),
-        random_prices(rng),
-        iterations=2,
-        loss_s=rng.choice((0.0, 0.05)),
+        random_model(rng), name, rng.choice(FUSIONS), random_prices(rng), iterations=2, loss_s=rng.choice((0.0, 0.05)),
         compute=rng.choice((alike, alike, alike, lambda seconds: seconds * np.array([1.0, 1.7]))),
-    )
+    )  # fmt: skip
 
 
 def test_no_iteration_is_shorter_than_its_bound():

@@ -20,13 +20,9 @@ PUBLISHED = {  # wfbp 25 MB, all-reduces by priority 4 MB, dear 25 MB, dear 4 MB
     ("bert_base", 3.0): (4.53, 3.75, 4.18, 4.08, 3.75, 3.72),
 }
 CASES = (
-    ("wfbp", "25MB"),
-    ("bytescheduler:credit=1", "cut:4MB"),
-    ("dear", "25MB"),
-    ("dear", "cut:4MB"),
-    ("dear-eager", "cut:4MB"),
-    ("dear-eager", "cut:1MB"),
-)
+    ("wfbp", "25MB"), ("bytescheduler:credit=1", "cut:4MB"), ("dear", "25MB"), ("dear", "cut:4MB"),
+    ("dear-eager", "cut:4MB"), ("dear-eager", "cut:1MB"),
+)  # fmt: skip
 
 
 def model_of(name, ranks=4):

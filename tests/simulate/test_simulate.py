@@ -25,13 +25,9 @@ KEYS = (  # a contract: scripts depend on them
     " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
 QUICK = {
-    "models": ("synthetic:resnet50",),
-    "ranks": (8,),
-    "network": "10gbit,50us",
-    "schedules": tuple(SCHEDULES),
-    "fusions": ("25MB", "cut:4MB"),
-    "forward_s": 0.05,
-}
+    "models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "schedules": tuple(SCHEDULES),
+    "fusions": ("25MB", "cut:4MB"), "forward_s": 0.05,
+}  # fmt: skip
 ROW = row_of(Case("all_reduce", 8), "ring", Samples([[1e-3] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
 
 

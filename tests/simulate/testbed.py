@@ -87,13 +87,9 @@ def simulated(network: str, model: str, seconds: float, ranks: tuple[int, ...], 
     """A few numbers of ranks under a schedule and a fusion; backward takes two thirds of the seconds."""
     name, fusion = schedule
     settings = Settings(
-        models=(f"synthetic:{model}",),
-        ranks=ranks,
-        network=network,
-        schedules=(name,),
-        fusions=(fusion,),
+        models=(f"synthetic:{model}",), ranks=ranks, network=network, schedules=(name,), fusions=(fusion,),
         forward_s=seconds / 3,
-    )
+    )  # fmt: skip
     return simulate(settings)
 
 
@@ -129,14 +125,10 @@ def horovod() -> Iterator[tuple[str, Row]]:
 
 # What DeAR with 25 MB is held against: schedule and fusion.
 PEERS = {
-    "WFBP, 25 MB": ("wfbp", "25MB"),
-    "WFBP, unfused": ("wfbp", "tensors"),
-    "DDP": ("ddp", "own"),
-    "MG-WFBP": ("mg-wfbp", "own"),
-    "Horovod": ("horovod", "own"),
-    "ByteScheduler, 16 MB": ("bytescheduler", "cut:16MB"),
-    "ZeRO": ("zero", "own"),
-}
+    "WFBP, 25 MB": ("wfbp", "25MB"), "WFBP, unfused": ("wfbp", "tensors"), "DDP": ("ddp", "own"),
+    "MG-WFBP": ("mg-wfbp", "own"), "Horovod": ("horovod", "own"),
+    "ByteScheduler, 16 MB": ("bytescheduler", "cut:16MB"), "ZeRO": ("zero", "own"),
+}  # fmt: skip
 
 
 def gains() -> Iterator[tuple[str, list[float]]]:

@@ -22,13 +22,9 @@ log = logging.getLogger("mkdocs.hooks.site")  # its warnings end a strict build
 
 # Pages of the site by file, where it is not at the same place in docs/; and folders that have an own page.
 MOVED = {
-    "README.md": "index.md",
-    "docs/README.md": "all-pages.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "hostfiles/README.md": "host-files.md",
-    "docs/decisions": "decisions/index.md",
-}
+    "README.md": "index.md", "docs/README.md": "all-pages.md", "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md", "hostfiles/README.md": "host-files.md", "docs/decisions": "decisions/index.md",
+}  # fmt: skip
 LANGUAGES = {".py": "python", ".sh": "sh", ".env": "sh", ".sbatch": "sh", ".cu": "cuda", ".cuh": "cuda", ".md": "md"}
 LANGUAGES |= {".yml": "yaml", ".toml": "toml", ".json": "json", ".svg": "xml"}
 IN_DOCS = (".md", ".png", ".svg")  # pages and pictures; what else is in docs/ is a source, as files beside it are

@@ -83,9 +83,5 @@ def parts(rows, blocks):
 
 
 FOOTPRINTS = {
-    "pack": pack,
-    "unpack": unpack,
-    "update": update,
-    "accumulate": accumulate,
-    "accumulate_all": accumulate_all,
-}
+    "pack": pack, "unpack": unpack, "update": update, "accumulate": accumulate, "accumulate_all": accumulate_all,
+}  # fmt: skip

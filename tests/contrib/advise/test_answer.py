@@ -20,20 +20,10 @@ from tests.cli_checks import invoke
 LAYERS = 8
 UPDATE_S = 1e-9
 PROFILE = Profile(
-    model="Net",
-    device="cuda",
-    ranks=1,
-    rank=0,
-    batch=None,
-    accumulate=1,
-    dtype="fp32",
-    wire="fp32",
-    schedule="sequential",
-    iterations=10,
-    update_s_per_element=UPDATE_S,
-    rest_s=0.004,
+    model="Net", device="cuda", ranks=1, rank=0, batch=None, accumulate=1, dtype="fp32", wire="fp32",
+    schedule="sequential", iterations=10, update_s_per_element=UPDATE_S, rest_s=0.004,
     uses=tuple(Use(f"layer {n}", (Tensor(n, (1000, 1000)),), 0.01, 0.02) for n in range(LAYERS)),
-)
+)  # fmt: skip
 TOTAL_S = LAYERS * (0.03 + 1e6 * UPDATE_S) + 0.004
 
 

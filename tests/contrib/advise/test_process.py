@@ -140,12 +140,8 @@ def test_variables_of_a_launcher_are_for_scripts_that_fail_without_them(tmp_path
 def test_one_rank_alone_is_watched(tmp_path):
     (tmp_path / "script.py").write_text("")
     ran = subprocess.run(
-        [sys.executable, "-m", "dear_mpi", "advise", "script.py", "--ranks", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "WORLD_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "dear_mpi", "advise", "script.py", "--ranks", "2"], cwd=tmp_path,
+        env={**os.environ, "WORLD_SIZE": "2"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert ran.returncode == 2
     assert "on one rank, not on 2" in ran.stderr

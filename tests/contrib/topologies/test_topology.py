@@ -205,12 +205,9 @@ def past_a_crowd():
     """
     steps = [
         (Step((Send(1, range(1)),)), Step((Send(2, range(5)),))),
-        (Step((), (Receive(0, range(1)), Receive(4, range(1)))),),
-        (Step((), (Receive(0, range(5)),)),),
-        (),
-        (Step((Send(1, range(1)),)),),
-        *[()] * 3,
-    ]
+        (Step((), (Receive(0, range(1)), Receive(4, range(1)))),), (Step((), (Receive(0, range(5)),)),), (),
+        (Step((Send(1, range(1)),)),), *[()] * 3,
+    ]  # fmt: skip
     return [Program("broadcast", rank, 8, mine) for rank, mine in enumerate(steps)]
 
 
@@ -227,13 +224,9 @@ def test_nearer_ranks_have_more_of_a_link_in_simgrid_too():
 
 def test_half_the_latency_and_twice_the_bandwidth_are_priced():
     settings = Settings(
-        models=("synthetic:resnet50",),
-        ranks=(16,),
-        network="fattree:4x4,1,8gbit,50us",
-        schedules=("wfbp",),
-        fusions=("25MB",),
-        forward_s=0.05,
-    )
+        models=("synthetic:resnet50",), ranks=(16,), network="fattree:4x4,1,8gbit,50us", schedules=("wfbp",),
+        fusions=("25MB",), forward_s=0.05,
+    )  # fmt: skip
     (found,) = simulate(settings)
     for factors in ({"alpha": 0.5}, {"beta": 0.5}):
         link = {name: factors.get(name, 1.0) * value for name, value in (("alpha", 50e-6), ("beta", 1e-9))}

@@ -58,14 +58,10 @@ class ndarray:
     def __cuda_array_interface__(self):
         host = self._host
         return {
-            "shape": host.shape,
-            "typestr": host.dtype.str,
-            "descr": host.dtype.descr,
-            "version": 3,
+            "shape": host.shape, "typestr": host.dtype.str, "descr": host.dtype.descr, "version": 3,
             "strides": None if host.flags.c_contiguous else host.strides,
-            "data": (self.data.ptr if host.size else 0, False),
-            "stream": get_current_stream().ptr or 1,
-        }
+            "data": (self.data.ptr if host.size else 0, False), "stream": get_current_stream().ptr or 1,
+        }  # fmt: skip
 
     # To the host and back.
 

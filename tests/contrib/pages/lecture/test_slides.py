@@ -59,10 +59,6 @@ def test_no_task_of_a_student_prints_its_answer():
 
 # The number of a task, and of its chapter; what solves it.
 ANSWERS = [
-    (1, "1", "rank - s"),
-    (2, "2", "550"),
-    (3, "3", "for bucket in self.fabric.buckets.completed_by(use)"),
-    (4, "4", "needed_by"),
-    (5, "7", 'Update(shard=True), all_gather("values")'),
-    (6, "8", "doubling"),
-]
+    (1, "1", "rank - s"), (2, "2", "550"), (3, "3", "for bucket in self.fabric.buckets.completed_by(use)"),
+    (4, "4", "needed_by"), (5, "7", 'Update(shard=True), all_gather("values")'), (6, "8", "doubling"),
+]  # fmt: skip
