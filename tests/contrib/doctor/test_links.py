@@ -13,7 +13,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.doctor.links import MESSAGES, Talks, all_pairs, measure_links, neighbours
 from dear_mpi.contrib.doctor.pairs import outliers, pairs_of
 from dear_mpi.simulate.network import read_network
-from tests.cli_checks import invoke, succeed
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 NBYTES = 1000
 
@@ -207,10 +207,7 @@ def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
 ])  # fmt: skip
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert_one_line(run(*arguments), message)
     assert not list(tmp_path.iterdir())
 
 
