@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.lecture.race import arguments, main, run
-from docs.lecture.referee import fault_on, proved
+from docs.lecture.referee import proved
 from tests.rooms import ROOT
 
 ANSWERS = ROOT / "docs" / "lecture" / "answers"
@@ -43,7 +43,7 @@ def test_who_is_right_on_some_ranks_alone():
 )
 def test_what_raises_or_dies_is_refused(body, fault, tmp_path):
     (tmp_path / "mine.py").write_text(f"import os\ndef mine(rank, size):\n    {body}\n")
-    assert fault_on(f"{tmp_path}/mine.py:mine", "all_reduce", 3).endswith(fault)
+    assert proved(f"{tmp_path}/mine.py:mine", "all_reduce", 3).fault.endswith(fault)
 
 
 ENDLESS = {
