@@ -112,10 +112,10 @@ def test_nothing_stands_out_where_nothing_is_wrong(schedule):
 
 @pytest.mark.parametrize("schedule", ["wfbp", "dear"])
 def test_noise_alone_is_seldom_blamed_on_somebody(schedule):
-    """In 5 % of runs at most, of which chance may make four of 30. By what is saved alone more would be named."""
-    found = [blame(noisy(schedule, seed), USUAL) for seed in range(30)]
-    assert sum(bool(each.causes) for each in found) <= 4
-    assert sum(bool(each.causes) or each.most.share >= LEAST for each in found) > 8
+    """In 5 % of runs at most, of which chance may make two of 12. By what is saved alone more would be named."""
+    found = [blame(noisy(schedule, seed), USUAL) for seed in range(3 * SEEDS)]
+    assert sum(bool(each.causes) for each in found) <= 1 + SEEDS // 3
+    assert sum(bool(each.causes) or each.most.share >= LEAST for each in found) > 0.8 * SEEDS
 
 
 def test_a_cause_is_not_hidden_by_noise_that_costs_more():
