@@ -23,7 +23,6 @@ from tests.stolen import ATTEMPTS, QUIET
 
 
 def attempts(folder: Path, name: str) -> list[Record]:
-    """The records of all attempts at a measurement."""
     log = folder / f"{name}.records"
     return [Record(**each) for each in json.loads(log.read_text("utf-8"))] if log.exists() else []
 
@@ -43,7 +42,6 @@ def quietest(folder: Path, name: str, watch: Callable[[], Watch], measure: Calla
 
 
 def chosen(made: list[Record]) -> Record:
-    """Of all attempts the quietest."""
     return min(made, key=lambda each: each.stolen)
 
 

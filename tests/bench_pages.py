@@ -217,7 +217,6 @@ def collectives(runs):
 
 
 def of_ranks(found, ranks, names):
-    """The tables of each collective."""
     for collective in dict.fromkeys(row.collective for rows in found.values() for row in rows):
         mine = {name: [row for row in rows if row.collective == collective] for name, rows in found.items()}
         yield f"## {collective}, {ranks} ranks\n"
@@ -270,7 +269,6 @@ def label(row):
 
 
 def gpu(runs):
-    """What the commands print. MPIRUN_GPU starts the ranks."""
     mpi = mpis_at_hand()[0]
     starter = shlex.split(os.environ.get("MPIRUN_GPU", " ".join(mpi.mpirun)))
     compare = "compare --model synthetic:resnet50 --forward-time 0.01 --schedules wfbp,sequential,dear --fusion 25MB"

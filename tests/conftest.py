@@ -31,11 +31,7 @@ GRACE_S = 2.0  # between a report and the abort: other ranks that fail too print
 # The same examples on every rank and in every run, however slow the machine: no clock, no database of past failures.
 # No shrinking under MPI: it would repeat a test on the rank alone that failed.
 hypothesis.settings.register_profile(
-    "serial",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "serial", derandomize=True, database=None, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile(
     "mpi",
@@ -156,7 +152,6 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session")
 def comm():
-    """MPI's world, for tests marked mpi."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD

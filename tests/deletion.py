@@ -42,7 +42,6 @@ def copied(folder, deleted):
 
 
 def tried(deleted, command):
-    """Whether a command ends well without these folders."""
     print(f"without {', '.join(deleted)}: {' '.join(command)}", flush=True)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "copy")

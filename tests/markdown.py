@@ -68,7 +68,6 @@ def links(page):
 
 
 def anchors(page):
-    """What GitHub calls the headings of a page."""
     found = []
     for heading, text in zip(tokens(page), tokens(page)[1:], strict=False):
         if heading.type == "heading_open":

@@ -72,8 +72,6 @@ def replayed(written, data):
 
 
 def over_threads(name, data):
-    """The same over loopback."""
-
     def body(transport):
         return all_reduce(data[transport.rank].copy(), transport, algorithm=name)
 
@@ -112,7 +110,6 @@ SHOWN = ("fp32", "bf16")  # on the page; the others are in the file of all rows
 
 
 def table():
-    """Lines of Markdown, all types."""
     yield "| type | algorithm | " + " | ".join(f"{size} ranks" for size in RANKS) + " |"
     yield "|---|---|" + "---|" * len(RANKS)
     for dtype in DTYPES:

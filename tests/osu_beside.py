@@ -94,12 +94,10 @@ class Beside:
 
     @property
     def rest(self) -> Median:
-        """The ratio without the loop's own cost."""
         turns = zip(self.streaming, self.own, self.osu, strict=True)
         return median([(ours - own) / theirs for ours, own, theirs in turns])
 
     def near(self, nbytes: int) -> str:
-        """yes, even, no, or faster."""
         ratio, rest = self.ratio, self.rest if nbytes < LARGE else self.ratio
         if ratio.value >= 1 - NEAR and rest.value <= 1 + NEAR:
             return "yes"
@@ -135,7 +133,6 @@ def ours(mpi: Mpi, ranks: int, pairing: Pairing, cadence: str, iterations: int) 
 
 
 def beside(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path, rounds: int) -> dict[int, Beside]:
-    """By size; those alone that both can have."""
     theirs, stream, alone, own = list[Times](), list[Times](), list[Times](), list[float]()
     for _ in range(rounds):
         theirs.append(osu(mpi, ranks, pairing, folder))
@@ -194,14 +191,10 @@ def main() -> None:
             if ranks == RANKS[0]:
                 own.append(statistics.median(next(iter(found.values())).own))
     head = HEAD.format(
-        ranks=" and on ".join(map(str, RANKS)),
-        rounds=options.rounds,
-        algorithm=ALGORITHM,
-        memory=" and\n".join(f"`{name}={value}`" for name, value in MEMORY.items()),
-        bound=" ".join(BOUND),
-        iterations=ITERATIONS,
-        alone=ALONE,
-    )
+        ranks=" and on ".join(map(str, RANKS)), rounds=options.rounds, algorithm=ALGORITHM,
+        memory=" and\n".join(f"`{name}={value}`" for name, value in MEMORY.items()), bound=" ".join(BOUND),
+        iterations=ITERATIONS, alone=ALONE,
+    )  # fmt: skip
     write_page(PAGE, TITLE, [watch.record()], [head, summary(near, max(own)), BELOW, *lines])
 
 

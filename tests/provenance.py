@@ -68,19 +68,12 @@ class Watch:
         self.commit, self.begin, self.before, self.load = commit(), now(), ticks(), os.getloadavg()[0]
 
     def record(self) -> Record:
-        """Of all since then."""
         return Record(
-            command=self.command,
-            begin=self.begin,
-            end=now(),
-            commit=self.commit,
-            processors=f"{cpu_model()}, {os.cpu_count()} cores",
-            system=system(),
-            congestion=congestion(hosts=self.hosts),
-            versions=versions(self.mpis),
-            stolen=stolen_since(self.before),
+            command=self.command, begin=self.begin, end=now(), commit=self.commit,
+            processors=f"{cpu_model()}, {os.cpu_count()} cores", system=system(),
+            congestion=congestion(hosts=self.hosts), versions=versions(self.mpis), stolen=stolen_since(self.before),
             load=self.load,
-        )
+        )  # fmt: skip
 
 
 def now() -> str:
@@ -114,7 +107,6 @@ def versions(mpis: int) -> str:
 
 
 def vendor(environment: dict[str, str]) -> str:
-    """The name and version of an MPI library."""
     said = subprocess.run([sys.executable, "-c", VENDOR], env=environment, capture_output=True, text=True, check=True)
     (name,), numbers = re.findall(r"'(.*)'", said.stdout), re.findall(r"\d+", said.stdout.partition(",")[2])
     return f"{name} {'.'.join(numbers)}"
@@ -134,15 +126,10 @@ def header(records: Sequence[Record]) -> Iterator[str]:
     day, time = end.split()
     until = time if begin.startswith(day) else end
     cells = (
-        f"`{all_of('command')}`",
-        f"{begin} to {until} UTC{runs}",
-        all_of("commit"),
-        all_of("processors"),
-        f"{lost} of the processors went to other machines of the host; {load}",
-        all_of("system"),
-        all_of("congestion"),
+        f"`{all_of('command')}`", f"{begin} to {until} UTC{runs}", all_of("commit"), all_of("processors"),
+        f"{lost} of the processors went to other machines of the host; {load}", all_of("system"), all_of("congestion"),
         all_of("versions"),
-    )
+    )  # fmt: skip
     yield "| made by | |"
     yield "|---|---|"
     for field, cell in zip(FIELDS, cells, strict=True):

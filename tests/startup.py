@@ -91,7 +91,6 @@ def phases_of(ranks):
 
 
 def table(counts=RANKS, rounds=ROUNDS):
-    """Lines of Markdown."""
     yield "| ranks | " + " | ".join(PHASES) + " | all |"
     yield "|---|" + "---|" * (len(PHASES) + 1)
     for ranks in counts:

@@ -4,7 +4,6 @@ A name may be a default, an argument of a call or a choice in a table. None is c
 """
 
 import ast
-from functools import cache
 
 import pytest
 
@@ -19,65 +18,32 @@ OTHER_AXES = {"memory", "runner", "runner_of"}
 TABLES = {"TABLE", "RUNNERS", "CANDIDATES", "PROOFS", "PROMISES", "LIBRARIES"}
 
 
-@cache
-def tree_of(module):
-    return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-
-
-@cache
-def imports_of(module):
-    """{alias: what it stands for}, as a full name."""
-    found = {}
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
-    return found
-
-
-@cache
-def constants_of(module):
+def constants_of(tree):
     """{name: value} of the assignments at the top of a module."""
     found = {}
-    for node in tree_of(module).body:
+    for node in tree.body:
         for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
             if isinstance(target, ast.Name) and node.value is not None:
                 found[target.id] = node.value
     return found
 
 
-def resolved(name, module):
-    """The algorithms that a constant of ours stands for, wherever it is defined."""
-    if name in constants_of(module):
-        value = constants_of(module)[name]
-        return set() if isinstance(value, ast.Dict) else asked(value, module)
-    home, _, origin = imports_of(module).get(name, "").rpartition(".")
-    return resolved(origin, home) if home in SOURCES else set()
-
-
-def asked(node, module):
-    """The algorithms that an operand names: a literal, a constant, or a collection of such."""
+def asked(node, constants):
+    """The algorithms that an operand names: a literal, a constant of the module, or a collection of such."""
+    if isinstance(node, ast.Name):
+        value = constants.get(node.id)
+        return set() if value is None or isinstance(value, ast.Dict) else asked(value, constants)
     if isinstance(node, ast.Constant):
         return {node.value} & NAMES if isinstance(node.value, str) else set()
-    if isinstance(node, ast.Name):
-        return resolved(node.id, module)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        home = imports_of(module).get(node.value.id)
-        return resolved(node.attr, home) if home in SOURCES else set()
     if isinstance(node, ast.Dict):
         parts = [key for key in node.keys if key is not None]
     elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         parts = [item.value if isinstance(item, ast.Starred) else item for item in node.elts]
-    elif isinstance(node, ast.BinOp):
-        parts = [node.left, node.right]
-    elif (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset", "tuple")
-    ):
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("set", "frozenset", "tuple"):
         parts = node.args
     else:
-        parts = []
-    return {name for part in parts for name in asked(part, module)}
+        parts = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    return {name for part in parts for name in asked(part, constants)}
 
 
 def axis(node):
@@ -89,79 +55,40 @@ def axis(node):
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def questions(tree, module):
+def questions(tree):
     """(line, names) of each comparison with an algorithm's name, each case of it, and each dispatch over such names."""
-    tables = {
-        id(value)
-        for name, node in constants_of(module).items()
-        if name in TABLES
-        for value in ast.walk(node)
-        if isinstance(value, ast.Dict)
-    }
+    constants = constants_of(tree)
+    tables = {id(inner) for name in TABLES & constants.keys() for inner in ast.walk(constants[name])}
     for node in ast.walk(tree):
-        operands = []
+        operands, others = [], []
         if isinstance(node, ast.Compare):
-            operands, others = [node.left, *node.comparators], [node.left, *node.comparators]
+            operands = others = [node.left, *node.comparators]
         elif isinstance(node, ast.Match):
             patterns = [inner for case in node.cases for inner in ast.walk(case.pattern)]
             operands, others = [inner.value for inner in patterns if isinstance(inner, ast.MatchValue)], [node.subject]
         elif isinstance(node, ast.Dict) and id(node) not in tables:
-            operands, others = [node], []
-        found = {name for operand in operands for name in asked(operand, module)}
+            operands = [node]
+        found = {name for operand in operands for name in asked(operand, constants)}
         if found and not any(axis(other) in OTHER_AXES for other in others):
             yield node.lineno, sorted(found)
 
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if module != REGISTRY])
 def test_no_algorithm_is_asked_for_by_name(module):
-    found = [f"line {line}: {', '.join(names)}" for line, names in questions(tree_of(module), module)]
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    found = [f"line {line}: {', '.join(names)}" for line, names in questions(tree)]
     advice = f"{SOURCES[module]}: ask for what an algorithm can do (its row in the registry), not for its name"
     assert not found, "\n".join([advice, *found])
 
 
-ASKS = [
-    "name == 'ring'",
-    "'native' != name",
-    "name in ('naive', 'ring')",
-    "name not in {'ring', *OTHERS}",
-    "name == NATIVE",
-    "name == constants.NATIVE",
-    "name == same.NATIVE",
-    "name in MINE",
-    "name in frozenset(['ordered'])",
-    "{'ring': one, 'other': two}[name]",
-    "{NATIVE: one}[name]",
-    "'memory' == 'ring'",
-    "match name:\n    case 'x' | 'ring':\n        pass",
-]
-TELLS = [
-    "def make(algorithm: str = 'ring'): '''ring'''",
-    "make(x, algorithm='ring')",
-    "make('native')",
-    "runner_of(name) == 'shared'",
-    "plan.runner in ('shared', 'native')",
-    "case.memory == 'shared'",
-    "settings['memory'] == 'shared'",
-    "name in ALGORITHMS",
-    "name == 'rings'",
-    "names = ('ring', 'native')",
-    "match runner_of(name):\n    case 'shared':\n        pass",
-]
-CONSTANTS = 'NATIVE = "native"'
-ASKER = """
-import planted.constants as same
-from planted import constants
-from planted.constants import NATIVE
-TABLE = {"ring": None}
-MINE = ("bruck", *OTHERS)
-"""
+ASKS = ["name == 'ring'", "name not in {'ring', *OTHERS}", "name == NATIVE", "name in MINE", "{NATIVE: one}[name]"]
+ASKS += ["name in frozenset(['ordered'])", "match name:\n    case 'x' | 'ring':\n        pass"]
+TELLS = ["make(x, algorithm='ring')", "runner_of(name) == 'shared'", "settings['memory'] == 'shared'"]
+TELLS += ["name in ALGORITHMS", "names = ('ring', 'native')"]
+TELLS += ["match runner_of(name):\n    case 'shared':\n        pass"]
+ASKER = 'NATIVE = "native"\nTABLE = {"ring": None}\nMINE = ("bruck", *OTHERS)\n'
 
 
 @pytest.mark.parametrize(("code", "asks"), [*((code, True) for code in ASKS), *((code, False) for code in TELLS)])
-def test_questions_are_told_from_other_uses(code, asks, monkeypatch, tmp_path):
-    asker = str(tmp_path)  # another module in each case: trees are read once
-    for module, content in {"planted.constants": CONSTANTS, asker: ASKER + code}.items():
-        path = tmp_path / f"{len(content)}.py"
-        path.write_text(content)
-        monkeypatch.setitem(SOURCES, module, path)
-    assert len(list(questions(tree_of(asker), asker))) == asks
+def test_questions_are_told_from_other_uses(code, asks):
+    assert len(list(questions(ast.parse(ASKER + code)))) == asks

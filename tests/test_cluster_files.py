@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app, load_command
+from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import find_command
+from tests.cli_checks import succeed
 from tests.rooms import DELETED, ROOT
 
 SCRIPTS = ("slurm-srun.sbatch", "slurm-mpirun.sbatch")
@@ -80,14 +80,9 @@ class Played:
     def run(self, *command, **environment):
         """What was launched: (launcher, its flags, environment) of each."""
         job = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            command, cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60,
             check=False,
-        )
+        )  # fmt: skip
         assert job.returncode == 0, job.stdout + job.stderr
         records = map(json.loads, (self.folder / "record").read_text().splitlines())
         return [(name, PARSERS[name].parse_args(words), environment) for name, words, environment in records]
@@ -140,7 +135,6 @@ def check_command(command):
 
 
 def first_run(launched):
-    """All four, in this order."""
     for each in launched:
         check_launch(*each)
     assert [flags.command[1] for _, flags, _ in launched] == ["doctor", "links", "bench", "train"]
@@ -181,21 +175,15 @@ def test_first_run_says_how_to_start_it(played):
 
 
 MISTAKES = [
-    ("slurm-srun.sbatch", "--mpi=pmix", "--mpi=pmi2"),
     ("slurm-srun.sbatch", ' --cpus-per-task="$SLURM_CPUS_PER_TASK"', ""),
-    ("slurm-srun.sbatch", "--cpu-bind=cores", "--bind-to core"),
     ("slurm-srun.sbatch", ". hostfiles/cluster.env", ". hostfiles/local.env"),
     ("slurm-srun.sbatch", 'cd "$SLURM_SUBMIT_DIR"', 'cd "$(dirname "$0")"/..'),
     ("slurm-mpirun.sbatch", ":PE=$SLURM_CPUS_PER_TASK", ""),
     ("slurm-mpirun.sbatch", "--bind-to core", "--bind-to none"),
     ("slurm-mpirun.sbatch", ' "${carried[@]}"', ""),
-    ("slurm-mpirun.sbatch", "--map-by", "--cpus-per-task"),
-    ("slurm-mpirun.sbatch", "#SBATCH --cpus-per-task=2", "#SBATCH --cpus-per-task=1"),
     ("first-run.sh", "doctor links bench train}", "doctor bench links train}"),
     ("first-run.sh", '"$(command -v dear-mpi)"', "dear-mpi"),
-    ("first-run.sh", "--schedule dear", "--schedules dear"),
     ("cluster.env", "UCX_|", ""),
-    ("cluster.env", "(PYTHON|", "(PYTHON|CUDA_|"),
 ]
 
 
@@ -212,8 +200,7 @@ def test_the_flags_of_the_first_run_work(tmp_path, monkeypatch):
     less = {"bench": ["--sizes", "1KiB", "--budget", "10ms"], "train": ["--iterations", "2"]}
     text = Path(f"{ROOT}/hostfiles/first-run.sh").read_text()
     for step, words in re.findall(r"(\w+)\) flags=\((.+)\) ;;", text):
-        done = CliRunner().invoke(app, [step, *shlex.split(words), *less.pop(step), "--threads", "2"])
-        assert done.exit_code == 0, done.output
+        succeed(step, *shlex.split(words), *less.pop(step), "--threads", "2")
     assert not less
 
 

@@ -77,18 +77,15 @@ def test_files_named_in_docstrings_and_comments_exist(path):
     assert not missing, f"{path} names files that are not there: {missing}; give the path from a folder above"
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("plan.py", True),
-        ("runners/messages.py", True),
-        ("transports/agree.py", True),
-        ("collectives/transports/agree.py", True),
-        ("agree.py", False),
-        ("execute.py", False),
-        ("plans/agree.py", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "found"), [
+    ("plan.py", True),
+    ("runners/messages.py", True),
+    ("transports/agree.py", True),
+    ("collectives/transports/agree.py", True),
+    ("agree.py", False),
+    ("execute.py", False),
+    ("plans/agree.py", False),
+])  # fmt: skip
 def test_a_name_that_is_out_of_date_is_found(name, found):
     assert FILE.findall(f"see ``{name}``, and ({name}).") == [name, name]
     assert is_near(name, ROOT / "collectives" / "plans" / "make_plan.py") == found

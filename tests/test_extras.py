@@ -19,13 +19,9 @@ def dear_mpi(folder, *arguments, code=0):
     paths = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-m", "dear_mpi", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}, cwd=folder, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -112,60 +108,35 @@ def folder(tmp_path):
 
 
 def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
-    published(
-        folder,
-        "own",
-        models="mine = own:own_model",
-        wires="mine = own:OWN_WIRE",
-        optimizers="mine = own:OwnOptimizer",
-        algorithms="mine = own:own_ring\nwrong = own:wrong_ring",
-    )
+    own = {"models": "own_model", "wires": "OWN_WIRE", "optimizers": "OwnOptimizer"}
+    groups = {group: f"mine = own:{name}" for group, name in own.items()}
+    published(folder, "own", **groups, algorithms="mine = own:own_ring\nwrong = own:wrong_ring")
     file, found = folder / "found.json", []
     for given in (["mlp", "int8", "sgd", "ring"], ["mine"] * 4):
-        flags = zip(("--model", "--wire", "--optimizer", "--algorithm"), given, strict=True)
-        dear_mpi(
-            folder,
-            "train",
-            *SHORT,
-            "--fusion",
-            "none",
-            "--lr",
-            "0.1",
-            *(word for pair in flags for word in pair),
-            "--json",
-            file,
-        )
+        pairs = zip(("--model", "--wire", "--optimizer", "--algorithm"), given, strict=True)
+        flags = ["--fusion", "none", "--lr", "0.1", *(word for pair in pairs for word in pair)]
+        dear_mpi(folder, "train", *SHORT, *flags, "--json", file)
         found.append(json.loads(file.read_text())["params_sha256"])
     assert found[0] == found[1]
     assert "Proved for 1 to 4 ranks" in dear_mpi(folder, "explain", "--algorithm", "mine", "--check").stdout
     assert "must return a program" in dear_mpi(folder, "train", *SHORT, "--algorithm", "wrong", code=2).stderr
 
 
-@pytest.mark.parametrize(
-    ("group", "flags"),
-    [
-        ("schedules", ["--schedule", "bad"]),
-        ("models", ["--model", "bad"]),
-        ("wires", ["--wire", "bad"]),
-        ("optimizers", ["--optimizer", "bad"]),
-        ("algorithms", ["--algorithm", "bad"]),
-    ],
-)
-def test_a_name_that_cannot_be_loaded_is_an_error_which_names_its_package(group, flags, folder):
-    published(folder, "broken", **{group: "bad = nowhere:BAD"})
-    said = dear_mpi(folder, "train", *SHORT, *flags, code=2).stderr
-    assert "'bad' of broken (entry point 'nowhere:BAD'" in said
-    assert "cannot be loaded" in said
+CANNOT = "'bad' of broken (entry point 'nowhere:BAD' in the group 'dear_mpi.{}s') cannot be loaded"
 
 
-@pytest.mark.parametrize(
-    ("group", "flag", "must"),
-    [("schedules", "--schedule", "be a class derived from Schedule"), ("optimizers", "--optimizer", "be a class"),
-     ("wires", "--wire", "be a Kind")],
-)  # fmt: skip
-def test_something_else_than_the_group_has_is_refused(group, flag, must, folder):
-    published(folder, "own", **{group: "bad = own:dataclass"})
-    assert f"'bad' must {must}" in dear_mpi(folder, "train", *SHORT, flag, "bad", code=2).stderr
+@pytest.mark.parametrize(("kind", "entry", "said"), [
+    *(
+        (kind, "nowhere:BAD", CANNOT.format(kind))
+        for kind in ("schedule", "model", "wire", "optimizer", "algorithm")
+    ),
+    ("schedule", "own:dataclass", "'bad' must be a class derived from Schedule"),
+    ("optimizer", "own:dataclass", "'bad' must be a class"),
+    ("wire", "own:dataclass", "'bad' must be a Kind"),
+])  # fmt: skip
+def test_a_name_that_cannot_be_loaded_or_is_something_else_is_refused(kind, entry, said, folder):
+    published(folder, "broken", **{f"{kind}s": f"bad = {entry}"})
+    assert said in dear_mpi(folder, "train", *SHORT, f"--{kind}", "bad", code=2).stderr
 
 
 def test_help_warns_of_a_command_that_cannot_be_loaded(folder):

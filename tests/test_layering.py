@@ -32,16 +32,11 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"
 # importlib could load what no import statement names. The facade, the registry of algorithms, extras and two tables of
 # optional libraries need it, and the digits, which are a file of one.
 IMPORTLIB_FILES = {
-    "dear_mpi.collectives.__init__",
-    "dear_mpi.collectives.algorithms.registry",
-    "dear_mpi.collectives.plans.runners.__init__",
-    "dear_mpi.collectives.program.extras",
-    "dear_mpi.collectives.program.user_file",
-    "dear_mpi.bench.backends",
-    "dear_mpi.training.__init__",
-    "dear_mpi.kernels.array",
-    "dear_mpi.models.data",
-}
+    "dear_mpi.collectives.__init__", "dear_mpi.collectives.algorithms.registry",
+    "dear_mpi.collectives.plans.runners.__init__", "dear_mpi.collectives.program.extras",
+    "dear_mpi.collectives.program.user_file", "dear_mpi.bench.backends", "dear_mpi.training.__init__",
+    "dear_mpi.kernels.array", "dear_mpi.models.data",
+}  # fmt: skip
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
 
@@ -94,11 +89,7 @@ def test_every_folder_is_a_room_of_the_table():
         rooms.remove("dear_mpi/contrib")
     assert {room_of(path) for path in SOURCES.values()} - set(LAYERS) == rooms, "see ROOMS in tests/rooms.py"
     in_none = {module for module, path in SOURCES.items() if room_of(path) in ("collectives", "dear_mpi")}
-    assert in_none == {
-        "dear_mpi.__init__",
-        "dear_mpi.__main__",
-        "dear_mpi.collectives.__init__",
-    }
+    assert in_none == {"dear_mpi.__init__", "dear_mpi.__main__", "dear_mpi.collectives.__init__"}
     assert set(SOURCES) >= MPI4PY_FILES | CUPY_FILES | IMPORTLIB_FILES
 
 
@@ -183,116 +174,61 @@ def test_imports_inside_an_ordered_room_point_down(room, module):
     assert [name for name in ours if not may_import_in_order(room, module, name)] == [], "see ORDERS in tests/rooms.py"
 
 
-@pytest.mark.parametrize(
-    ("room", "module", "name", "allowed"),
-    [
-        ("training", "schedules.dear", "fabric.fabric.Fabric", True),
-        ("training", "fabric.live", "schedules.dear", False),
-        ("training", "fabric.live", "recorder.recorded", False),
-        ("training", "runs.job", "session.Session", True),
-        ("training", "tuning", "session.Session", False),
-        ("training", "__init__", "session.Session", True),
-        ("training", "session", "__init__", False),
-        ("bench", "run", "timing.Interleaved", True),
-        ("bench", "timing", "run.bench", False),
-        ("bench", "output", "saved.Run", False),
-    ],
-)
-def test_order_inside_a_room(room, module, name, allowed):
-    assert may_import_in_order(room, f"dear_mpi.{room}.{module}", f"dear_mpi.{room}.{name}") == allowed
+ORDER = {  # a module, and what it may import of ours, or not
+    "kernels.calls": ("kernels.array.Array", "!collectives.program.errors"),
+    "collectives.program.verify": ("collectives.program.program", "!collectives.algorithms.ring"),
+    "collectives.algorithms.ring": ("kernels.lookup", "!training.trainer.Trainer"),
+    "collectives.algorithms.registry": ("!collectives.plans.tuning.rules_of", "!collectives.programs", "!collectives"),
+    "collectives.launch.launcher": (
+        *("collectives.program.errors.ArgumentError", "!collectives.program.errors_of_others"),
+        *("!collectives.program", "!collectives.transports.agree"),
+    ),
+    "collectives.transports.mpi": ("collectives.launch.cuda_aware", "!collectives.plans.plan"),
+    "collectives.plans.runners.shared": ("collectives.plans.plan", "collectives.transports.transport"),
+    "collectives.__init__": ("collectives.plans.functions", "!ranks.world"),
+    "ranks.world": ("collectives.make_plan", "!reporting.units"),
+    "models.layers": ("models.layer.Layer", "!training.flat_buffer.bucket"),
+    "training.schedules.dear": ("training.fabric", "!see.tables"),
+    "torch.run": ("training.session.Session", "!bench.output"),
+    "bench.output": ("reporting.terminal.bar", "!see.explain"),
+    "simulate.scenario": ("training.trainer",),
+    "bench.fit": ("!simulate.prices",),
+    "cli.app": ("!__version__",),
+    "cli.train": ("!contrib.one.COMMAND",),
+    "contrib.one.command": ("cli.run.with_flags", "contrib.look.label", "!contrib.other.output"),
+    "see.timeline": ("!contrib.look.label",),
+}
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "allowed"),
-    [
-        ("kernels.calls", "kernels.array.Array", True),
-        ("kernels.calls", "collectives.program.errors", False),
-        ("collectives.program.verify", "collectives.program.program", True),
-        ("collectives.program.verify", "collectives.algorithms.ring", False),
-        ("collectives.algorithms.ring", "kernels.lookup", True),
-        ("collectives.algorithms.ring", "collectives.program.program.Program", True),
-        ("collectives.algorithms.registry", "collectives.plans.tuning.rules_of", False),
-        ("collectives.algorithms.registry", "collectives.transports.transport.Transport", False),
-        ("collectives.algorithms.registry", "collectives.programs", False),  # through the facade
-        ("collectives.algorithms.registry", "collectives", False),
-        ("collectives.algorithms.ring", "training.trainer.Trainer", False),
-        ("collectives.lowering.check", "collectives.algorithms.ring", False),
-        ("collectives.launch.launcher", "collectives.program.errors.ArgumentError", True),
-        ("collectives.launch.launcher", "collectives.program.errors_of_others", False),
-        ("collectives.launch.launcher", "collectives.program", False),
-        ("collectives.launch.launcher", "collectives.program.program.Program", False),
-        ("collectives.launch.launcher", "collectives.transports.agree", False),
-        ("collectives.transports.mpi", "collectives.launch.cuda_aware", True),
-        ("collectives.transports.mpi", "collectives.program.partition", False),
-        ("collectives.transports.mpi", "collectives.plans.plan", False),
-        ("collectives.plans.runners.shared", "collectives.plans.plan", True),
-        ("collectives.plans.runners.shared", "collectives.transports.transport", True),
-        ("collectives.plans.plan", "collectives.make_plan", False),
-        ("collectives.__init__", "collectives.plans.functions", True),
-        ("collectives.__init__", "ranks.world", False),
-        ("ranks.world", "collectives.transports.agree", True),
-        ("ranks.world", "collectives.make_plan", True),
-        ("ranks.world", "reporting.units", False),
-        ("models.layers", "models.layer.Layer", True),
-        ("models.layers", "training.flat_buffer.bucket", False),
-        ("training.schedules.dear", "training.fabric", True),
-        ("training.schedules.dear", "see.tables", False),
-        ("training.trainer", "kernels.calls", True),
-        ("torch.run", "training.session.Session", True),
-        ("torch.run", "bench.output", False),
-        ("training.session", "torch.run.Run", False),
-        ("bench.output", "reporting.terminal.bar", True),
-        ("bench.output", "see.explain", False),
-        ("bench.run", "training.trainer", False),
-        ("simulate.scenario", "training.trainer", True),
-        ("bench.fit", "simulate.prices", False),
-        ("cli.explain", "see.explain", True),
-        ("cli.app", "__version__", False),
-        ("__main__", "cli.app.app", True),
-        ("contrib.one.command", "cli.run.with_flags", True),
-        ("contrib.one.command", "contrib.one.output", True),
-        ("contrib.one.command", "contrib.other.output", False),
-        ("contrib.one.command", "contrib.look.label", True),
-        ("see.timeline", "contrib.look.label", False),
-        ("cli.train", "contrib.one.COMMAND", False),
-        ("__main__", "contrib.one.COMMAND", False),
-    ],
-)
-def test_order_of_rooms(module, name, allowed):
-    assert is_allowed(f"dear_mpi.{module}", f"dear_mpi.{name}") == allowed
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in ORDER.items() for name in names])
+def test_order_of_rooms(module, name):
+    assert is_allowed(f"dear_mpi.{module}", f"dear_mpi.{name.lstrip('!')}") == (not name.startswith("!"))
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "allowed"),
-    [
-        ("dear_mpi.kernels.calls", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.algorithms.ring", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
-        ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
-        ("dear_mpi.training.trainer", "collectives.ring", False),
-        ("dear_mpi.training.trainer", ".layer_call.LayerCall", False),
-        ("dear_mpi.training.trainer", "cupy", False),
-        ("dear_mpi.ranks.streams", "cupy", True),
-        ("dear_mpi.training.trainer", "importlib.import_module", False),
-        ("dear_mpi.models.synthetic", "importlib.resources", True),
-    ],
-)
+@pytest.mark.parametrize(("module", "name", "allowed"), [
+    ("dear_mpi.kernels.calls", "mpi4py.MPI", False),
+    ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
+    ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
+    ("dear_mpi.training.trainer", "collectives.ring", False),
+    ("dear_mpi.training.trainer", ".layer_call.LayerCall", False),
+    ("dear_mpi.training.trainer", "cupy", False),
+    ("dear_mpi.ranks.streams", "cupy", True),
+    ("dear_mpi.training.trainer", "importlib.import_module", False),
+    ("dear_mpi.models.synthetic", "importlib.resources", True),
+])  # fmt: skip
 def test_rule(module, name, allowed):
     assert is_allowed(module, name) == allowed
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "import dear_mpi.collectives.plans.tuning",
-        "from dear_mpi.collectives.plans import tuning",
-        "from dear_mpi.collectives.plans.tuning import rules_of as rules",
-        "from dear_mpi.collectives import plans",
-        "from ..plans import tuning",
-        "def later():\n    from dear_mpi.collectives.plans.tuning import rules_of",
-        "if TYPE_CHECKING:\n    from dear_mpi.collectives.plans.tuning import Rule",
-    ],
-)
+@pytest.mark.parametrize("planted", [
+    "import dear_mpi.collectives.plans.tuning",
+    "from dear_mpi.collectives.plans import tuning",
+    "from dear_mpi.collectives.plans.tuning import rules_of as rules",
+    "from dear_mpi.collectives import plans",
+    "from ..plans import tuning",
+    "def later():\n    from dear_mpi.collectives.plans.tuning import rules_of",
+    "if TYPE_CHECKING:\n    from dear_mpi.collectives.plans.tuning import Rule",
+])  # fmt: skip
 def test_an_import_is_found_wherever_it_stands(planted):
     source = f"from dear_mpi.collectives.program import errors\n{planted}\n"
     assert len(refused("dear_mpi.collectives.algorithms.ring", source)) == 1

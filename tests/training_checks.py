@@ -59,7 +59,6 @@ SCHEDULE_CASES = installed(
 
 
 def cut_of(*calls):
-    """Buckets with parameters of these uses of layers."""
     return Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, group, 128) for i, group in enumerate(calls)))
 
 
@@ -77,7 +76,6 @@ def third(number):
 
 
 def settings(**choices):
-    """A run of a second."""
     return {"model": "mlp", "data": "digits", "fusion": "none", "batch": 32, "iterations": 8, "seed": 3} | choices
 
 

@@ -10,8 +10,6 @@ RANGE = "64KB..2MB"
 
 
 class Clock:
-    """Time that passes when somebody says so."""
-
     def __init__(self):
         self.now = 0.0
 

@@ -19,8 +19,6 @@ OF_SIZES, OF_ITERATIONS, OF_OTHERS = 10, 12, 18
 
 
 class Placed(NamedTuple):
-    """Figures of a placement."""
-
     time_us: float
     algbw: float
     busbw: float
@@ -110,7 +108,6 @@ def cut(line, heads):
 
 
 def read_osu(text):
-    """The blocks of one or several benchmarks."""
     blocks, heads = [], []
     for line in text.splitlines():
         if title := re.match(r"# (OSU MPI.* Test) v7\.4$", line):

@@ -29,18 +29,13 @@ from dear_mpi.reporting.units import parse_sizes
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):
     made = row_of(
-        Case(collective, nbytes),
-        algorithm,
-        Samples([[p50_us * 1e-6] * 9] * ranks, 0),
-        backend="here",
-        hosts=[ranks],
+        Case(collective, nbytes), algorithm, Samples([[p50_us * 1e-6] * 9] * ranks, 0), backend="here", hosts=[ranks],
         segment_bytes=1 << 18,
-    )
+    )  # fmt: skip
     return replace(made, **facts)
 
 
 def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
-    """Rows whose times are those of the model."""
     rows = [
         row(algorithm, nbytes, collective=collective, ranks=ranks)
         for collective in collectives
@@ -80,14 +75,6 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
             data.fill(turn)
         sender = collective in ("broadcast", "scatter") and placement == "in"  # the root's result is there already
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
-
-
-def test_what_knows_no_segments_has_the_same_at_all_sizes():
-    """Of what differs a picture would make several lines."""
-    settings = Suite((8, 3000), algorithms=("native", "ring"), segments=(512, 1024))
-    keys = {(key, case.nbytes) for case in settings.cases(2) for key in settings.keys(case, 2)}
-    assert {cut for (name, cut), _ in keys if name == "native"} == {1024}
-    assert {(cut, nbytes) for (name, cut), nbytes in keys if name == "ring"} == {(512, 8), (512, 3000), (1024, 3000)}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -87,25 +87,6 @@ def test_means_of_ratios_are_to_the_faster_call():
     assert against_mpi(against_peers([row("ring", 4)])) == {}
 
 
-def test_means_of_a_class_are_over_the_same_sizes():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 99.5}
-    rows = [
-        *(row("native", 4), row("ring", 4, 2.0), row("bruck", 4, 3.0)),
-        *(row("native", 8), row("ring", 8, 8.0), row("bruck", 8, 9.0, **noisy)),
-    ]
-    means = against_mpi(against_peers(rows))
-    assert {name: round(found[0], 3) for name, found in means.items()} == {"ring": 2, "bruck": 3, OUR_BEST: 2}
-
-
-def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 9.5}
-    rows = [row("native", 4), row("ring", 4, 2.0), row("native", 8), row("ring", 8, 9.0, **noisy)]
-    assert against_mpi(against_peers(rows))["ring"][0] == pytest.approx(2.0)
-    assert against_mpi(against_peers([row("native", 4, **noisy), row("ring", 4)])) == {
-        "ring": [NOISE, NO_SIZE, NO_SIZE]
-    }
-
-
 def test_a_group_without_a_mean_says_why():
     noisy = {"ci_low_us": 0.1, "ci_high_us": 9.0}
     rows = [

@@ -88,12 +88,6 @@ def test_a_message_of_another_rank_is_wrong(collective):
     assert all(data.errors(5) > 0.9 * data.result.size for data in found if data.out.size)
 
 
-def test_a_barrier_has_nothing_to_check():
-    for data in filled(case_of("barrier", 100, 3), 3, 1):
-        data.clear()
-        assert (data.x.size, data.errors(1)) == (0, 0)
-
-
 def test_what_makes_no_difference_is_measured_once():
     sizes = (4, 5, 64)
     for dtype, op, placement in (("fp64", "max", "in"), ("int8", "sum", "out")):
@@ -117,14 +111,6 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 0)
     elapsed_s, *_ = interleaved.sample(Prepared(lambda: None), data)
     assert interleaved.in_time([[elapsed_s], [elapsed_s]])[0][0] == [pytest.approx(6.4 / parts)]
-
-
-def test_a_window_has_its_room():
-    """Beside what is sent, the data for it, and what is expected."""
-    plain, window = (needed_bytes(case_of(name, 100, 2), ["native"], (0, 0)) for name in ("ping_pong", "bandwidth"))
-    assert (plain, window) == (4 * 400, 67 * 400)
-    inside, outside = (case_of("all_reduce", 100, 2, placement=placement) for placement in ("in", "out"))
-    assert [needed_bytes(case, ["native"], (0, 0)) for case in (inside, outside)] == [3 * 400, 4 * 400]
 
 
 @pytest.mark.parametrize("collective", MOVING[2:])

@@ -35,7 +35,6 @@ def printed(form, *rows, **more):
 
 
 def placed_rows(*, wrong=0):
-    """Two algorithms, two sizes, both placements."""
     return [
         row(name, nbytes, time_us, placement=placement, wrong=wrong, backend="MPI")
         for placement, slower in (("out of place", 2.0), ("in place", 1.0))
@@ -57,23 +56,12 @@ def odd_rows(draw):
     low, time_us, high = sorted(draw(st.tuples(TIMES, TIMES, TIMES)))
     rate = count * ITEMSIZES[dtype] / time_us * 1e-3
     return row(
-        draw(st.sampled_from(NAMES)),
-        64,
-        collective=collective,
-        ranks=ranks,
-        bytes=count * ITEMSIZES[dtype],
-        count=count,
-        dtype=dtype,
+        draw(st.sampled_from(NAMES)), 64, collective=collective, ranks=ranks, bytes=count * ITEMSIZES[dtype],
+        count=count, dtype=dtype,
         op=draw(st.sampled_from(["sum", "average", "max"])) if collective == "all_reduce" else "none",
-        placement=draw(st.sampled_from(["in place", "out of place"])),
-        p50_us=time_us,
-        ci_low_us=low,
-        ci_high_us=high,
-        mean_us=time_us,
-        algbw_GBps=rate,
-        busbw_GBps=rate,
-        wrong=draw(st.sampled_from([0, 1, 10**7])),
-    )
+        placement=draw(st.sampled_from(["in place", "out of place"])), p50_us=time_us, ci_low_us=low, ci_high_us=high,
+        mean_us=time_us, algbw_GBps=rate, busbw_GBps=rate, wrong=draw(st.sampled_from([0, 1, 10**7])),
+    )  # fmt: skip
 
 
 def alike(text_value, value, width):
@@ -123,28 +111,6 @@ def test_the_table_of_people_is_narrow_and_has_what_differs():
     assert "".join(f"# {short} is {LONG}".split()) in "".join(unfolded(text).replace("#     ", "").split())
 
 
-def test_what_all_rows_share_is_above_them():
-    text = printed("table", row("native", 64, 2.0), row("ring", 64, 3.0))
-    first, *rest = read_table(text)[1].values()
-    assert (first, *rest[:3], rest[-1]) == ("ring", "64 B", "3.00", "0.00", "0")
-    assert rest[3:-1] == [f"{64 * 1.5 / 3e3:.2f}", "1.50*"]
-    assert "\n# fp32, sum, in place, private memory\n" in text
-
-
-def test_each_collective_and_number_of_ranks_has_a_table():
-    both = [(name, ranks) for name in ("all_reduce", "all_gather") for ranks in (2, 4)]
-    rows = [row("ring", 64, collective=name, ranks=ranks) for name, ranks in both]
-    text = printed("table", *rows)
-    assert [line for line in text.splitlines() if "over here" in line] == [
-        f"# {name}, {ranks} ranks on 1 host, cpu, over here"
-        for name in ("all_reduce", "all_gather")
-        for ranks in (2, 4)
-    ]
-    assert "busbw = algbw x 2(n-1)/n (n = 4 ranks: 1.5)" in text
-    assert "busbw = algbw x (n-1)/n (n = 2 ranks: 0.5)" in text
-    assert footer_of(text) == ([(0, "OK")] * 4, pytest.approx([each.busbw_GBps for each in rows], rel=1e-4))
-
-
 def test_a_wrong_value_stands_out():
     text = printed("table", *placed_rows(wrong=3))
     assert footer_of(text)[0] == [(24, "FAILED")]
@@ -153,11 +119,6 @@ def test_a_wrong_value_stands_out():
         line.style for line in FORMATS["table"].lines(report(*placed_rows(wrong=3))) if not line.plain.startswith("#")
     ]
     assert styles == ["bold red"] * 8
-
-
-def test_the_fastest_of_each_size_is_bold():
-    lines = [line for line in FORMATS["table"].lines(report(*placed_rows())) if not line.plain.startswith("#")]
-    assert [(line.plain.split()[0], line.style) for line in lines] == 4 * [("native", "bold"), ("ring", "")]
 
 
 def test_noise_is_marked_and_left_out():
@@ -176,31 +137,6 @@ def test_few_samples_have_no_interval():
     made = replace(row("ring", 8, 5.0), ci_low_us=5.0, ci_high_us=5.0, algbw_GBps=1.0, busbw_GBps=1.0)
     found = [read_table(printed("table", replace(made, samples=samples)))[0]["±%"] for samples in (1, 5, 6)]
     assert found == ["-", "-", "0.00"]
-
-
-def test_the_columns_and_the_cadence_are_explained():
-    made = [row("native", 64), row("ring", 64, model_us=3.0, late=2, start="clock")]
-    text = unfolded(printed("table", *made))
-    for said in ("# ±%: half of", "# /peer: the time over", "# algbw = size / time", "(isolated)"):
-        assert said in text
-    assert "- model: us that the network below predicts" in printed("markdown", *made)
-    assert "2 samples do not count" in text
-    assert "ring" in text.splitlines()[-1] or "No network fitted" in text
-
-
-def test_all_starts_of_a_table_are_told():
-    """Where ranks are late for every moment, they start at barriers."""
-    clock, barrier = "ranks wait for a moment of a clock that all have set", "ranks leave a barrier"
-    for starts, said in ((["clock"] * 2, clock), (["clock", "barrier", "clock"], f"{clock} or {barrier}")):
-        rows = [row("native", 4**number, start=start) for number, start in enumerate(starts, 1)]
-        assert f"(isolated). At the start {said}\n" in unfolded(printed("table", *rows))
-
-
-def test_only_rows_are_no_remarks():
-    left_out = [("gloo: needs torch", "all_reduce", nbytes) for nbytes in (4, 4, 8, 8)]  # of both placements
-    text = printed("table", *placed_rows(), left_out=left_out)
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 8
-    assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text
 
 
 def samples_of(made):

@@ -3,15 +3,14 @@
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from dear_mpi.bench import run as run_module
-from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.run import LateStarts, bench, measured, paced
+from dear_mpi.bench.case import Samples
+from dear_mpi.bench.run import bench, paced
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import AtMoment, Context, decided_start
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -70,12 +69,6 @@ def test_a_point_has_samples_for_an_interval_however_many_come_late():
     assert [len(with_late_starts(counted).times_s[0]) for counted in (6, 5, 1)] == [6, 5 + 3, 1 + 3 + 3]
 
 
-def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
-    """At barriers (``measured``): no more moments are tried."""
-    found = with_late_starts(0)
-    assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
-
-
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_so_many_iterations_are_taken(monkeypatch, blocks):
     assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
@@ -93,22 +86,6 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     pace = Suite((4,), warmup=2, iterations=iterations)
     (found,) = run_loopback(1, lambda one: paced(pace, run, one, 1))
     assert (found["it"].wrong, len(found["it"].times_s[0])) == (1, sum(ran) - 2)
-
-
-@pytest.mark.parametrize(("in_time", "late", "holds"), [
-    (0, 9, False), (5, 1, False), (40, 41, False), (41, 40, True), (4, 0, True),
-])  # fmt: skip
-def test_ranks_that_are_late_for_most_moments_end_the_measurement(in_time, late, holds, monkeypatch):
-    def measure(transport):
-        def run(turns):
-            return {("ring", 4): Samples([[1.0] * in_time], late=late)}
-
-        interleaved = SimpleNamespace(run=run, transport=transport, free=lambda: None, left_out={})
-        monkeypatch.setattr(run_module, "Interleaved", lambda *_: interleaved)
-        with nullcontext() if holds else pytest.raises(LateStarts):
-            measured(Case("all_reduce", 4), [("ring", 4)], Suite((4,), iterations=5, warmup=0), None)
-
-    run_loopback(1, measure)
 
 
 def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(monkeypatch, capsys):
@@ -172,26 +149,28 @@ def test_lists_are_measured_in_one_run():
 PLACES = ("in place", "out of place")
 
 
-def test_sums_must_be_exact_on_the_ranks_that_are_measured():
-    whole = Suite((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
-    job = SimpleNamespace(size=200)
-    whole.check_for(SimpleNamespace(size=4))
-    with pytest.raises(ValueError, match="dtype 'int8' has no exact sums over 200 ranks"):
-        whole.check_for(job)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
-        ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
-        ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
-        ({"warmup": -1}, "warmup must not be negative"),
-        ({"budget_s": 0.0}, "budget must be above 0 s"),
-        ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
-        ({"start": "gun"}, "start 'gun' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("how", "message"), [
+    ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+    ({"algorithms": ("native", "rnig")}, "'rnig' is unknown: did you mean 'ring'"),
+    ({"algorithms": ("",)}, "algorithm '' is unknown"),
+    ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+    ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+    ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+    ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
+    ({"ops": ("sum", "average"), "dtypes": ("int8",)}, "op 'average' needs a floating dtype, not 'int8'"),
+    ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
+    ({"device": "gpu"}, "device 'gpu' is unknown"),
+    ({"memory": "public"}, "memory 'public' is unknown"),
+    ({"cadence": "slow"}, "cadence 'slow' is unknown"),
+    ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+    ({"sizes": ()}, "sizes must be at least 4 B"),
+    ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+    ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
+    ({"warmup": -1}, "warmup must not be negative"),
+    ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
+    ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
+    ({"start": "gun"}, "start 'gun' is unknown"),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
-        run_world(lambda world: bench(Suite((64,), **how), world), threads=3)
+        run_world(lambda world: bench(Suite(**{"sizes": (64,)} | how), world), threads=3)

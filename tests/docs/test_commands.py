@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import all_commands
-from tests.docs.commands import commands, program, tasks, words
+from tests.docs.commands import commands, tasks, words
 from tests.markdown import PAGES, ROOT, Block, inlines
 from tests.rooms import DELETED
 
@@ -65,16 +65,3 @@ def test_commands_of_a_block():
     assert said("dear-mpi explain\n", language="sh", not_run="a reason") == [("", (), "a reason")]
     with pytest.raises(AssertionError, match="nobody knows whether to run 'rm'"):
         said("rm mine.py\n", language="bash")
-
-
-def test_programs_of_a_block():
-    files = {}
-    block = Block("python", "# mine.py\nx = 1\n", 1)
-    assert program(block, files).command == "python mine.py"
-    assert program(Block("python", "# mine.py\ny = 2\n", 5), files).command == "python mine.py"
-    launched = "# mpirun -n 4 python -m mpi4py use.py\nmodel = ...  # yours\nimport torch\n"
-    task = program(Block("python", launched, 9, setup="model = 3"), files)
-    assert (task.command, task.needs) == ("mpirun -n 4 python -m mpi4py use.py", ("torch",))
-    assert program(Block("python", "MPI.COMM_WORLD\n", 20), files).command == "mpirun -n 2 python -m mpi4py block_20.py"
-    assert files["mine.py"] == "\n# mine.py\nx = 1\n\n# mine.py\ny = 2\n"
-    assert files["use.py"] == "model = 3\n# mpirun -n 4 python -m mpi4py use.py\nimport torch\n"

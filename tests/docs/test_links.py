@@ -9,7 +9,6 @@ from tests.markdown import PAGES, ROOT, anchors, links
 
 
 def broken(page, target):
-    """What is wrong with a link, if anything."""
     address = urlsplit(target)
     if address.scheme:
         known = address.scheme in ("http", "https") and re.fullmatch(r"[\w-]+(\.[\w-]+)+", address.netloc)
@@ -30,20 +29,17 @@ def test_links_lead_somewhere(page):
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("other.md", None),
-        ("other.md#one-thing-at-a-time", None),
-        ("other.md#one-thing-1", None),
-        ("#here", None),
-        ("https://example.org/a?b#c", None),
-        ("other.md#two", "is no heading there"),
-        ("gone.md", "is not there"),
-        ("https://", "is no address"),
-        ("../../outside.md", "is outside of the project"),
-    ],
-)
+@pytest.mark.parametrize(("target", "said"), [
+    ("other.md", None),
+    ("other.md#one-thing-at-a-time", None),
+    ("other.md#one-thing-1", None),
+    ("#here", None),
+    ("https://example.org/a?b#c", None),
+    ("other.md#two", "is no heading there"),
+    ("gone.md", "is not there"),
+    ("https://", "is no address"),
+    ("../../outside.md", "is outside of the project"),
+])  # fmt: skip
 def test_a_link_that_leads_nowhere_is_found(target, said, tmp_path, monkeypatch):
     monkeypatch.setattr("tests.docs.test_links.ROOT", tmp_path / "root")
     page = tmp_path / "root" / "docs" / "page.md"

@@ -1,17 +1,14 @@
 """What the site (`make site`) is made of: no page, no flag and no public name is left out; a broken link is found."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
 from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import all_commands
-from dear_mpi.training.options import Options
-from tests.browser import PHONE, WIDE
 from tests.markdown import PAGES, ROOT
 from tests.rooms import SOURCES
-from tests.site.api_pages import INSIDE, OPTIONS, api_pages, public
+from tests.site.api_pages import INSIDE, api_pages, public
 from tests.site.check_links import faults
 from tests.site.command_pages import command_pages
 
@@ -36,51 +33,23 @@ def test_the_page_of_a_command_has_all_of_its_flags(name):
     assert f"dear-mpi {name}" in page
 
 
-@pytest.mark.parametrize("window", [WIDE, PHONE], ids=["wide", "phone"])
-def test_no_code_is_cut_off(window, opened, tmp_path):
-    """A line that is too long goes on below, with an indent: nobody has to scroll for the end of a command."""
-    look = (ROOT / "docs" / "assets" / "site.css").read_text("utf-8")
-    command = "dear-mpi compare --schedules wfbp,dear,dear-eager --fusion 25MB,cut:4MB --plot FILE.png"
-    line = f'<span id="__line-0-1">{command}</span>'
-    (tmp_path / "page.html").write_text(f'<style>{look}</style><div class="md-typeset"><pre><code>{line * 3}')
-    page = opened(tmp_path / "page.html", window).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= window["width"]
-    rows = page.evaluate("[...document.querySelectorAll('span')].map(each => each.getBoundingClientRect().height)")
-    assert (rows[0] > 15) == (window is PHONE)
-
-
-def test_every_option_of_a_session_is_on_its_page():
-    rows = re.findall(
-        r'^\| <span id="(\w+)"></span>`(\w+)` \| `.+` \| (.+) \| (.+) \|$', api_pages()[OPTIONS], re.MULTILINE
-    )
-    assert [name for name, *_ in rows] == sorted(each.name for each in fields(Options))
-    assert len(rows) == 16
-    said = {name: (text, default) for name, _, text, default in rows}
-    assert said["schedule"][1] == "`'dear'`"
-    assert said["clip"][1] == "no limit"
-    assert "Adam(lr=0.001)" in said["optimizer"][0]
-
-
 def test_every_public_name_is_on_a_page():
     found = {name for page in api_pages().values() for name in re.findall(r"^ {8}- (\w+)$", page, re.MULTILINE)}
     offered = {name for module, path in SOURCES.items() if module not in INSIDE for name in public(module, path)}
     assert offered - found == {"__version__"}
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ('<a href="other.html#here">', None),
-        ('<a href="#top" id="top">', None),
-        ('<a href="https://example.org/">', None),
-        ('<img src="picture.png">', "is not there"),
-        ('<a href="gone.html">', "is not there"),
-        ('<a href="other.html#gone">', "is no anchor there"),
-        ('<a href="folder/">', "is a folder"),
-        ('<script src="https://example.org/a.js">', "is loaded from elsewhere"),
-        ('<link rel="stylesheet" href="//example.org/a.css">', "is loaded from elsewhere"),
-    ],
-)
+@pytest.mark.parametrize(("body", "found"), [
+    ('<a href="other.html#here">', None),
+    ('<a href="#top" id="top">', None),
+    ('<a href="https://example.org/">', None),
+    ('<img src="picture.png">', "is not there"),
+    ('<a href="gone.html">', "is not there"),
+    ('<a href="other.html#gone">', "is no anchor there"),
+    ('<a href="folder/">', "is a folder"),
+    ('<script src="https://example.org/a.js">', "is loaded from elsewhere"),
+    ('<link rel="stylesheet" href="//example.org/a.css">', "is loaded from elsewhere"),
+])  # fmt: skip
 def test_a_broken_link_of_the_site_is_found(body, found, tmp_path):
     (tmp_path / "page.html").write_text(body)
     (tmp_path / "other.html").write_text('<h2 id="here">')

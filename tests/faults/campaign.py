@@ -78,7 +78,6 @@ class Outcome:
 
 
 def draw(number, seed, unders):
-    """The fault of this number."""
     rng = random.Random(f"{seed}/{number}")
     under = unders[number % len(unders)]
     threads = under == "threads"
@@ -139,7 +138,6 @@ def arguments(fault, folder):
 
 
 def processes(mark):
-    """Those that inherited this mark and still run."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -160,13 +158,8 @@ def launched(fault, folder):
     environment = mpi.environment(RANKS)
     environment |= {"FAULT": json.dumps(planted), "FAULT_FOLDER": str(folder), "TMPDIR": str(folder)}
     command = [
-        *mpi.mpirun,
-        *(["-n", str(RANKS)] if mpi.mpirun else []),
-        sys.executable,
-        "-m",
-        "tests.faults.plant",
-        *given,
-    ]
+        *mpi.mpirun, *(["-n", str(RANKS)] if mpi.mpirun else []), sys.executable, "-m", "tests.faults.plant", *given,
+    ]  # fmt: skip
     begin, mark = time.monotonic(), f"FAULT_FOLDER={folder}\0"
     with open(folder / "output", "wb") as out:
         job = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -187,7 +180,6 @@ def launched(fault, folder):
 
 
 def run(fault, home):
-    """Plant it, and see."""
     folder = home / str(fault.number)
     folder.mkdir()
     status, seconds, left = launched(fault, folder)
@@ -242,7 +234,6 @@ def healthy(under, algorithm, schedule, home):
 
 
 def prepare(home):
-    """Data to train on."""
     rng = np.random.default_rng(0)
     targets = rng.integers(0, 3, 240)
     np.savez(home / "data.npz", x=rng.standard_normal((240, 8)) + 3 * targets[:, None], y=targets)

@@ -94,8 +94,6 @@ def patch(place, wrap):
 
 
 class AtImport:
-    """Strikes when a module is imported."""
-
     def __init__(self, name):
         self.name = name
 

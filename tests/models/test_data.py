@@ -16,7 +16,6 @@ SEEDS = st.integers(0, 100)
 
 
 def examples(count):
-    """Each is its own number."""
     return Examples(np.arange(count)[:, None], np.arange(count), ())
 
 
@@ -62,13 +61,10 @@ def test_the_seed_fixes_the_order_and_each_epoch_has_another_one():
     assert first[0] != list(range(50))
 
 
-@pytest.mark.parametrize(
-    ("count", "batch", "size", "message"),
-    [
-        (9, 2, 3, "batch must be at least the number of ranks, 3, not 2"),
-        (0, 4, 2, "the data set has no examples to train on"),
-    ],
-)
+@pytest.mark.parametrize(("count", "batch", "size", "message"), [
+    (9, 2, 3, "batch must be at least the number of ranks, 3, not 2"),
+    (0, 4, 2, "the data set has no examples to train on"),
+])  # fmt: skip
 def test_errors_of_batches(count, batch, size, message):
     with pytest.raises(ValueError, match=message):
         Batches(examples(count), batch, rank=0, size=size, seed=0)

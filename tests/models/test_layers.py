@@ -93,16 +93,13 @@ def test_mlp():
     check_model(mlp, (3, 4), 3, random(3, 3, 4), np.arange(3))
 
 
-@pytest.mark.parametrize(
-    ("targets", "said"),
-    [
-        (np.zeros(2, int), "targets must have shape (4,), one per row of logits, not (2,)"),
-        (np.full(4, -1), "targets must be from 0 to 4, not from -1 to -1"),  # NumPy would take the last one
-        (np.array([0, 5, 1, 2]), "targets must be from 0 to 4, not from 0 to 5"),
-        (np.array([0, 1 << 40, 1, 2]), "targets must be from 0 to 4, not from 0 to"),
-        (np.zeros(4), "targets must be whole numbers, not of type float64"),
-    ],
-)
+@pytest.mark.parametrize(("targets", "said"), [
+    (np.zeros(2, int), "targets must have shape (4,), one per row of logits, not (2,)"),
+    (np.full(4, -1), "targets must be from 0 to 4, not from -1 to -1"),  # NumPy would take the last one
+    (np.array([0, 5, 1, 2]), "targets must be from 0 to 4, not from 0 to 5"),
+    (np.array([0, 1 << 40, 1, 2]), "targets must be from 0 to 4, not from 0 to"),
+    (np.zeros(4), "targets must be whole numbers, not of type float64"),
+])  # fmt: skip
 def test_wrong_targets_are_refused(targets, said):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared, not as a pattern)
         SoftmaxCrossEntropy().forward(random(4, 5), targets)

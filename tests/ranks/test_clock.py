@@ -51,40 +51,31 @@ def test_a_clock_that_is_set_back_meanwhile_does_not_count():
     assert run_loopback(2, found)[0][1] == Look(3.5, 3.0, 0.5)
 
 
-def test_one_clock_is_exact():
-    assert (Aligned().offset_s(5.0), Aligned().uncertainty_s(5.0), Aligned().doubt()) == (0.0, 0.0, "")
+ONE, TWO = (Look(100.0, 3.0, 1e-5),), (Look(100.0, 3.0, 1e-5), Look(200.0, 3.001, 2e-5))
+AT_ONCE = (Look(100.0, 3.0, 1e-5), Look(100.1, 3.00001, 1e-5))
 
 
-def test_after_one_look_a_clock_may_drift_as_far_as_clocks_do():
-    one = Aligned((Look(100.0, 3.0, 1e-5),))
-    assert one.offset_s(150.0) == 3.0
-    assert one.uncertainty_s(150.0) == pytest.approx(1e-5 + 50 * DRIFT)
-    assert one.uncertainty_s(90.0) == pytest.approx(1e-5 + 10 * DRIFT)
+@pytest.mark.parametrize(("looks", "at_s", "offset_s", "uncertainty_s"), [
+    ((), 5.0, 0.0, 0.0),
+    (ONE, 150.0, 3.0, 1e-5 + 50 * DRIFT),  # it may drift as far as clocks do
+    (ONE, 90.0, 3.0, 1e-5 + 10 * DRIFT),
+    (TWO, 150.0, 3.0005, None),  # on the line through both
+    (TWO, 210.0, 3.0011, 2e-5 + 10 * (3e-5 / 100 + WANDER)),
+    (AT_ONCE, 200.1, 3.00001, 1e-5 + 100 * DRIFT),  # which tell no drift
+])  # fmt: skip
+def test_an_offset_follows_from_looks(looks, at_s, offset_s, uncertainty_s):
+    clock = Aligned(looks)
+    assert clock.offset_s(at_s) == pytest.approx(offset_s)
+    assert uncertainty_s is None or clock.uncertainty_s(at_s) == pytest.approx(uncertainty_s)
+    assert clock.doubt() == ""
 
 
-def test_between_two_looks_the_offset_is_on_the_line_through_them():
-    two = Aligned((Look(100.0, 3.0, 1e-5), Look(200.0, 3.001, 2e-5)))
-    assert two.offset_s(150.0) == pytest.approx(3.0005)
-    assert two.offset_s(210.0) == pytest.approx(3.0011)
-    assert two.uncertainty_s(210.0) == pytest.approx(2e-5 + 10 * (3e-5 / 100 + WANDER))
-    assert two.doubt() == ""
-
-
-def test_two_looks_at_once_tell_no_drift():
-    two = Aligned((Look(100.0, 3.0, 1e-5), Look(100.1, 3.00001, 1e-5)))
-    assert two.offset_s(200.0) == 3.00001
-    assert two.uncertainty_s(200.1) == pytest.approx(1e-5 + 100 * DRIFT)
-
-
-@pytest.mark.parametrize(
-    ("looks", "said"),
-    [
-        ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
-        ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
-        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
-        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
-    ],
-)
+@pytest.mark.parametrize(("looks", "said"), [
+    ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
+    ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
+    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
+    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
+])  # fmt: skip
 def test_a_clock_that_was_set_is_in_doubt(looks, said):
     doubt = Aligned(looks).doubt()
     assert doubt.startswith(said)

@@ -69,11 +69,6 @@ def test_a_full_disk_is_found_before_the_work(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot be written: File name too long"):
-        check_writable("--json", tmp_path / ("x" * 300))
-
-
 def test_an_older_file_is_set_aside_where_a_link_leads(tmp_path):
     (tmp_path / "there").mkdir()
     link, file = tmp_path / "link", tmp_path / "there" / "file"
@@ -88,42 +83,36 @@ def test_an_older_file_is_set_aside_where_a_link_leads(tmp_path):
     assert older(link).read_text() == "two"
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
-def test_a_file_keeps_its_mode(tmp_path, mode):
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("aside", ["not", "before", "meanwhile"])
+def test_a_file_keeps_its_mode(tmp_path, mode, linked, aside):
     """Also that of --json, whose older file is set aside; and nobody else can read what is not finished."""
-    file = tmp_path / "rows.json"
+    file, path = tmp_path / "rows.json", tmp_path / ("link" if linked else "rows.json")
     file.write_text("old")
     file.chmod(mode)
-    for aside in (False, True):
-        with replacing("--json", file) as partial:
-            assert partial.stat().st_mode & 0o777 == mode
-            partial.write_text("new")
-            if aside:
-                set_aside(file)
-        assert file.stat().st_mode & 0o777 == mode
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_file_that_was_set_aside_before_the_work_keeps_its_mode(tmp_path, linked):
-    """As train and simulate do with that of --json."""
-    file = tmp_path / "rows.json"
-    file.write_text("old")
-    file.chmod(0o600)
-    path = tmp_path / "link" if linked else file
     if linked:
         path.symlink_to(file)
-    set_aside(path)
+    if aside == "before":
+        set_aside(path)
     with replacing("--json", path) as partial:
-        assert partial.stat().st_mode & 0o777 == 0o600
+        assert partial.stat().st_mode & 0o777 == mode
         partial.write_text("new")
-    assert (file.stat().st_mode & 0o777, file.read_text(), path.is_symlink()) == (0o600, "new", linked)
+        if aside == "meanwhile":
+            set_aside(path)
+    assert (file.stat().st_mode & 0o777, file.read_text(), path.is_symlink()) == (mode, "new", linked)
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda *named: replacing(*named).__enter__()])
-def test_a_link_to_itself_cannot_be_written(tmp_path, write):
+@pytest.mark.parametrize(("name", "said"), [
+    ("loop.json", "Too many levels of symbolic links$"),
+    ("gone/rows.json", "there is no folder '.*gone'"),
+    ("x" * 300, "File name too long"),
+], ids=["loop", "folder", "name"])  # fmt: skip
+def test_what_cannot_be_written_is_refused(tmp_path, write, name, said):
     (tmp_path / "loop.json").symlink_to("loop.json")
-    with pytest.raises(ValueError, match=r"^--json .*loop.json' cannot be written: Too many levels of symbolic links$"):
-        write("--json", tmp_path / "loop.json")
+    with pytest.raises(ValueError, match=f"^--json .*{name}' cannot be written: {said}"):
+        write("--json", tmp_path / name)
     assert [file.name for file in tmp_path.iterdir()] == ["loop.json"]
 
 
@@ -140,20 +129,3 @@ def test_what_another_run_is_writing_stays(tmp_path):
         second.write_text("second")
     assert file.read_text() == "first"
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", ".2024-run.npz"}
-
-
-def test_two_runs_set_one_file_aside(tmp_path, monkeypatch):
-    """The other one is faster."""
-    file = tmp_path / "run.npz"
-    file.write_text("one")
-    monkeypatch.setattr(Path, "is_file", lambda path: True)
-    set_aside(file)
-    set_aside(file)
-    assert older(file).read_text() == "one"
-
-
-def test_a_folder_that_is_gone_is_named(tmp_path):
-    file = tmp_path / "gone" / "rows.json"
-    for write in (lambda: check_writable("--json", file), replacing("--json", file).__enter__):
-        with pytest.raises(ValueError, match=r"--json .* cannot be written: there is no folder '.*gone'"):
-            write()

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.reporting.units import (
-    format_bytes,
-    parse_bytes,
-    parse_link,
-    parse_links,
-    parse_rates,
-    parse_sizes,
-)
+from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_links, parse_rates, parse_sizes
 from dear_mpi.simulate.network import read_network
 from dear_mpi.training.plan_cost import network_of
 
@@ -63,13 +56,10 @@ def test_sizes(text):
     assert parse_sizes(text) == SIZES[text]
 
 
-@pytest.mark.parametrize(
-    ("texts", "gbit_per_s"),
-    [
-        (("400gbit", "400Gbps", "400gbps", "400 Gb/s", "400Gbit/s", "50GB/s", "50GBps", "0.4Tb/s"), 400),
-        (("800mbit", "800Mbps", "100MB/s", "0.8Gbit/s"), 0.8),
-    ],
-)
+@pytest.mark.parametrize(("texts", "gbit_per_s"), [
+    (("400gbit", "400Gbps", "400gbps", "400 Gb/s", "400Gbit/s", "50GB/s", "50GBps", "0.4Tb/s"), 400),
+    (("800mbit", "800Mbps", "100MB/s", "0.8Gbit/s"), 0.8),
+])  # fmt: skip
 def test_bandwidths_as_others_write_them(texts, gbit_per_s):
     for text in texts:
         assert parse_link(f"{text},2us").bandwidth == pytest.approx(gbit_per_s * 1e9 / 8)

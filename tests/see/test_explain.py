@@ -1,12 +1,8 @@
 """What a person reads of an algorithm."""
 
-from contextlib import nullcontext
-
 import pytest
-from rich.console import Console
 
 from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
-from dear_mpi.see import proof
 from dear_mpi.see.explain import Asked, explain_algorithm
 from dear_mpi.see.proof import Replayed
 
@@ -111,15 +107,11 @@ def test_what_has_no_messages_speaks_of_memory(capsys):
     assert "sends" not in text
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0: chunk 0 ends with data of"),
-        ("Step(wrong.sends, ())", "step 1: waits forever to"),
-        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
-    ],
-    ids=["end", "blocked", "shape"],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0: chunk 0 ends with data of"),
+    ("Step(wrong.sends, ())", "step 1: waits forever to"),
+    ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
+], ids=["end", "blocked", "shape"])  # fmt: skip
 def test_a_wrong_algorithm_is_shown_up_to_the_step_that_breaks_it(wrong, message, capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
@@ -132,36 +124,9 @@ def test_a_wrong_algorithm_is_shown_up_to_the_step_that_breaks_it(wrong, message
     assert ("step 1 sends" in text) == ("peer" not in message)
 
 
-def test_the_step_that_breaks_and_the_cell_are_red_in_the_text(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(
-        "dear_mpi.see.explain.console", lambda: Console(force_terminal=True, width=COLUMNS, highlight=False)
-    )
-    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step(wrong.sends, ())"))
-    with pytest.raises(ProgramError):
-        explain(f"{tmp_path / 'mine.py'}:all_reduce", "all_reduce", 3)
-    red = [line for line in capsys.readouterr().out.splitlines() if "\x1b[1;31m" in line]
-    assert [line.partition("sends")[0] for line in red] == ["\x1b[1;31mstep 1 "]
-
-
-def test_each_number_of_ranks_is_proved_once_and_shown_on_a_bar(monkeypatch):
-    proved, shown = [], []
-    monkeypatch.setattr(proof, "verify", lambda written: proved.append(len(written)))
-    monkeypatch.setitem(proof.PROOFS, "messages", lambda written: None)
-    proof.prove("ring", "all_reduce", [0, 0, 0], shown.append)
-    assert (proved, len(shown)) == ([1, 2, 3], 3)
-
-
 def test_a_proof_that_fails_says_for_how_many_ranks(tmp_path):
     file = tmp_path / "mine.py"
     wrong = "wrong if size != 3 else Step(wrong.sends, (replace(wrong.receives[0], combine=False),))"
     file.write_text(RING_THAT_BREAKS.format(step=0, wrong=wrong))
     with pytest.raises(ProgramError, match=r"^on 3 ranks: .* \(see --ranks 3\)"):
         explain(f"{file}:all_reduce", "all_reduce", 4, check=True)
-
-
-def test_check_has_a_bar(monkeypatch, capsys):
-    bars = []
-    monkeypatch.setattr("dear_mpi.see.explain.bar", lambda *what: bars.append(what) or nullcontext(bars.append))
-    explain("ring", "all_reduce", 3, check=True)
-    assert bars[0] == (None, 3, "proving")
-    assert bars[1:] == [f"proved for {size} of 3 ranks" for size in (1, 2, 3)]

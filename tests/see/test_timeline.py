@@ -1,16 +1,10 @@
 """Files of timelines are refused early, and what is written is read again."""
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.see.timeline import read_timeline, write_saved
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.timelines import run_of, timeline_of
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_a_timeline_is_read_as_it_was_written(tmp_path):
@@ -23,42 +17,36 @@ COMMANDS = (("train", "--threads", 1), ("compare", "--threads", 1), ("simulate",
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ("x.txt", "--timeline 'x.txt' must end in .json"),
-        ("x", "--timeline 'x' must end in"),
-        ("x.json,", "--timeline takes one or several with commas between them, not 'x.json,'"),
-        ("x.json,x.json", "--timeline must be different files, not both 'x.json'"),
-        ("nowhere/x.json", "--timeline 'nowhere/x.json' cannot be written: there is no folder 'nowhere'"),
-    ],
-)
+@pytest.mark.parametrize(("files", "said"), [
+    ("x.txt", "--timeline 'x.txt' must end in .json"),
+    ("x", "--timeline 'x' must end in"),
+    ("x.json,", "--timeline takes one or several with commas between them, not 'x.json,'"),
+    ("x.json,x.json", "--timeline must be different files, not both 'x.json'"),
+    ("nowhere/x.json", "--timeline 'nowhere/x.json' cannot be written: there is no folder 'nowhere'"),
+])  # fmt: skip
 def test_files_that_cannot_be_written_are_refused_before_the_work(command, files, said):
-    assert_one_line(run(*command, "--timeline", files), said)
+    assert_one_line(invoke(*command, "--timeline", files), said)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_file_of_another_flag_is_refused(command, tmp_path):
     file = tmp_path / "mine.json"
     said = f"--json and --timeline must be different files, not both '{file}'"
-    assert_one_line(run(*command, "--json", file, "--timeline", file), said)
+    assert_one_line(invoke(*command, "--json", file, "--timeline", file), said)
 
 
-@pytest.mark.parametrize(
-    ("command", "flags", "said"),
-    [
-        ("train", ["--model", "synthetic:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --model"),
-        ("train", ["--schedule", "s.py:Lazy", "--profile", "s.py"], "--profile 's.py' {} --schedule"),
-        ("train", ["--data", "d.npz", "--timeline", "d.json,e.json", "--save", "d.npz"], "--save 'd.npz' {} --data"),
-        ("compare", ["--model", "synthetic:mine.json", "--timeline", "mine.json"], "--timeline 'mine.json' {} --model"),
-        ("compare", ["--schedules", "wfbp,s.py:Lazy", "--json", "s.py"], "--json 's.py' {} --schedules"),
-        ("compare", ["--algorithm", "auto:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --algorithm"),
-    ],
-)
+@pytest.mark.parametrize(("command", "flags", "said"), [
+    ("train", ["--model", "synthetic:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --model"),
+    ("train", ["--schedule", "s.py:Lazy", "--profile", "s.py"], "--profile 's.py' {} --schedule"),
+    ("train", ["--data", "d.npz", "--timeline", "d.json,e.json", "--save", "d.npz"], "--save 'd.npz' {} --data"),
+    ("compare", ["--model", "synthetic:mine.json", "--timeline", "mine.json"], "--timeline 'mine.json' {} --model"),
+    ("compare", ["--schedules", "wfbp,s.py:Lazy", "--json", "s.py"], "--json 's.py' {} --schedules"),
+    ("compare", ["--algorithm", "auto:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --algorithm"),
+])  # fmt: skip
 def test_what_a_run_reads_is_not_written_over(command, flags, said, tmp_path, monkeypatch):
     """The table of a model was moved to mine.json.old, and then it was not there."""
     monkeypatch.chdir(tmp_path)
     for name in ("mine.json", "s.py", "d.npz"):
         (tmp_path / name).write_text("{}")
-    assert_one_line(run(command, "--threads", 1, *flags), said.format("would write over the file of"))
+    assert_one_line(invoke(command, "--threads", 1, *flags), said.format("would write over the file of"))
     assert {path.name for path in tmp_path.iterdir()} == {"mine.json", "s.py", "d.npz"}

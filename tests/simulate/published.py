@@ -28,8 +28,6 @@ HEAD = f"""Does the code of this package give the figures that papers print?
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table, and its paragraph."""
-
     paper: str
     prints: str
     ours: str

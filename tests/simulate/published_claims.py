@@ -64,7 +64,6 @@ def factors(row: dict[str, Any]) -> list[int]:
 
 
 def factor_elements(name: str) -> int:
-    """Of all triangles of a model's factors."""
     return sum(sum(factors(row)) for row in load_table(name)["modules"])
 
 
@@ -99,7 +98,6 @@ def on_testbed(rows: list[dict[str, Any]], seconds: float, schedule: str) -> Sim
 
 @cache
 def sent_s(elements: int) -> float:
-    """What an all-reduce of so many takes there."""
     return float(on_testbed(plain(elements), 0.003, "sequential").prediction.network_s["all_reduce"])
 
 
@@ -181,7 +179,6 @@ def coded_bytes(wire: str, of: Sequence[Shape]) -> int:
 
 
 def low_rank_bytes(name: str) -> tuple[int, int, int]:
-    """Of whole gradients, PowerSGD and ACP-SGD."""
     of, rank = tuple(shapes(name)), RANK_OF[name]
     return ITEMSIZE * sum(map(prod, of)), coded_bytes(f"powersgd:{rank}", of), coded_bytes(f"acp:{rank}", of)
 

@@ -20,17 +20,10 @@ from dear_mpi.collectives.program.partition import Partition
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
-    "network/model": "CM02",
-    "network/TCP-gamma": "0",
-    "network/crosstraffic": "0",
-    "smpi/os": "0:0:0",
-    "smpi/or": "0:0:0",
-    "smpi/ois": "0:0:0",
-    "smpi/async-small-thresh": "0",
-    "smpi/send-is-detached-thresh": "0",
-    "smpi/host-speed": "1Gf",
-    "smpi/simulate-computation": "no",
-}
+    "network/model": "CM02", "network/TCP-gamma": "0", "network/crosstraffic": "0", "smpi/os": "0:0:0",
+    "smpi/or": "0:0:0", "smpi/ois": "0:0:0", "smpi/async-small-thresh": "0", "smpi/send-is-detached-thresh": "0",
+    "smpi/host-speed": "1Gf", "smpi/simulate-computation": "no",
+}  # fmt: skip
 # The message of the end has microseconds; its stamp can have more digits. %e is a blank, which smpirun would split at.
 LOG = "smpi_replay.fmt:%.12r%e%m%n"
 END = re.compile(r"^([0-9.]+) Simulation time", re.MULTILINE)

@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.kernels.optimizers import Lamb, Muon
 from dear_mpi.models.synthetic import Module, load_modules
-from dear_mpi.simulate.model import measured_model, synthetic_model
+from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.flat_buffer.bucket import cut
@@ -71,13 +71,6 @@ def test_updates_take_the_time_of_the_costliest_owner_under_each_prediction():
         model, "dear", "own", lambda _: lambda stage, _: 3.0, route=SHARDED, ranks=RANKS, work=sharing.work
     )
     assert found.iteration_s == pytest.approx(1 + 2 + 3 + 8 * max(costs) + 3)
-
-
-def test_a_profile_of_matrices_has_owners_by_their_cost():
-    model = measured_model(profile(), ranks=2, wire="fp32", ownership=Ownership(Muon()))
-    sharing = Sharing(model.owners, model.layout, cut(model.layout, []))
-    (partition,) = sharing.partitions.values()
-    assert partition.counts == [128 * 64 + 128, 128 * 128 + 128]
 
 
 @pytest.mark.parametrize("weights", [(1, 3, 3, 3), "measured"])

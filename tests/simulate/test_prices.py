@@ -109,37 +109,6 @@ def test_ranks_that_stand_for_others_do_the_same(name, collective, per_host):
         assert not per_host or few == size or few % per_host == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "per_host", "few"),
-    [
-        *(("ring", None, 1), ("bidirectional", None, 1), ("pairwise", None, 1), ("ordered", None, 1)),
-        *(("bruck", None, 12), ("ring", 3, 3), ("pairwise", 3, 3), ("hierarchical", 3, 3)),
-    ],
-)
-def test_stand_ins_cost_what_all_ranks_do(name, per_host, few):
-    between = Network(alpha=2.9e-5, beta=1.1e-8, o=1.3e-6)
-    network = on_hosts(Network(alpha=3.1e-6, beta=1.7e-9, gamma=2.3e-10, o=0.9e-6), between, 12, per_host)
-    for collective, function in ALGORITHMS[name].items():
-        ranks = find_stand_ins(function, 12, network.hosts, thorough=0)
-        assert len(ranks.programs) == few
-        found = ranks.seconds(network, 12 * SHARES, 4)
-        assert found == pytest.approx(list(one_by_one(name, collective, network, 12, SHARES)), rel=EXACT)
-
-
-def test_few_programs_are_written_for_4096_ranks(monkeypatch):
-    """Of a ring, whose time has a closed form; 33 million messages are not replayed."""
-    written, write = [], module.write_program
-    monkeypatch.setattr(module, "write_program", lambda *args, **how: written.append(args) or write(*args, **how))
-    size, shares, network = 4096, np.arange(1, 401) * 100, Network(alpha=1e-6, beta=1e-9, gamma=1e-10, o=1e-7)
-    prices = Prices(network, size, SEGMENT)
-    found = prices.seconds("ring", "reduce_scatter", 4 * size * shares)
-    step_s = 2 * network.o + network.alpha + 4 * shares * (network.beta + network.gamma)
-    assert found == pytest.approx((size - 1) * step_s)
-    (replay,) = prices.replays.values()
-    assert len(replay.ranks.programs) == 1
-    assert len(written) <= 8
-
-
 def test_rings_exchanges_and_trees_are_in_lockstep():
     """Through blocks of ranks only a ring: one rank of each host sends to another host, and one receives from there."""
     for name, size in product(("ring", "recursive_doubling", "binomial"), (1, 2, 3, 7, 64)):
@@ -158,40 +127,24 @@ def receive(source, chunk):
     return Receive(source, range(chunk, chunk + 1), combine=False)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ([Step((send(1, 0), send(2, 0)))], [Step((), (receive(0, 0),))], [Step((), (receive(0, 0),))]),
-        ([Step((send(2, 0),))], [Step((send(2, 1),))], [Step((), (receive(0, 0), receive(1, 1)))]),
-        ([Step((send(1, 0),)), Step()], [Step(), Step((), (receive(0, 0),))], [Step(), Step()]),
-        ([Step((send(1, 0),))], [Step(), Step((), (receive(0, 0),))], []),
-        ([Step((send(1, 0),))], [Step((), (receive(2, 0),))], [Step()]),
-    ],
-    ids=["two sends", "two receives", "ends in two steps", "unequal lengths", "no sender"],
-)
+@pytest.mark.parametrize("steps", [
+    ([Step((send(1, 0), send(2, 0)))], [Step((), (receive(0, 0),))], [Step((), (receive(0, 0),))]),
+    ([Step((send(2, 0),))], [Step((send(2, 1),))], [Step((), (receive(0, 0), receive(1, 1)))]),
+    ([Step((send(1, 0),)), Step()], [Step(), Step((), (receive(0, 0),))], [Step(), Step()]),
+    ([Step((send(1, 0),))], [Step(), Step((), (receive(0, 0),))], []),
+    ([Step((send(1, 0),))], [Step((), (receive(2, 0),))], [Step()]),
+], ids=["two sends", "two receives", "ends in two steps", "unequal lengths", "no sender"])  # fmt: skip
 def test_what_could_meet_or_never_ends_is_not_in_lockstep(steps):
     written = tuple(Program("all_gather", rank, 3, tuple(each)) for rank, each in enumerate(steps))
     assert find_lockstep(StandIns(written, 3), Network()) is None
 
 
-def test_prices_are_kept(monkeypatch):
-    prices = Prices(Network(alpha=1e-6, beta=1e-9), 4, SEGMENT)
-    first = prices.seconds("ring", "all_reduce", [16, 1600, 16])
-    assert first[0] == first[2]
-    monkeypatch.delattr(module.Lockstep, "seconds")
-    assert prices.seconds("ring", "all_reduce", [1600, 16]).tolist() == first[[1, 0]].tolist()
-    assert prices.seconds("ring", "all_reduce", []).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        (("ring", "all_reduce", [17]), "divisible by 4 ranks x 4 bytes, not 17"),
-        (("rang", "all_reduce", [16]), "rang"),
-        (("shared", "all_reduce", [16]), "'shared' sends no messages"),
-        (("bruck", "broadcast", [16]), "serves"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "expected"), [
+    (("ring", "all_reduce", [17]), "divisible by 4 ranks x 4 bytes, not 17"),
+    (("rang", "all_reduce", [16]), "rang"),
+    (("shared", "all_reduce", [16]), "'shared' sends no messages"),
+    (("bruck", "broadcast", [16]), "serves"),
+])  # fmt: skip
 def test_what_has_no_price_is_refused(asked, expected):
     prices = Prices(Network(), ranks=4, segment_bytes=SEGMENT)
     with pytest.raises(ValueError, match=expected):

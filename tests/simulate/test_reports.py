@@ -5,9 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
@@ -15,14 +13,14 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import least_s, slow_baselines, verdicts
 from dear_mpi.training.routes.wires import Blocks
 from dear_mpi.training.schedules import SCHEDULES
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.test_profile import PROFILE
 
 QUICK = ["--ranks", "4", "--fusion", "25MB"]
 
 
 def run(*flags):
-    return CliRunner().invoke(app, ["simulate", *QUICK, *map(str, flags)])
+    return invoke("simulate", *QUICK, *flags)
 
 
 def rows_of(tmp_path, *flags):
@@ -52,6 +50,7 @@ def test_a_wire_without_seconds_is_noted(tmp_path, monkeypatch):
 
 
 def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
+    """Columns without any time are left out."""
     monkeypatch.setenv("COLUMNS", "200")
     profile = tmp_path / "profile.json"
     PROFILE.write(profile)
@@ -61,13 +60,8 @@ def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
         assert row["iteration_s"] == pytest.approx(sum(row[name] for name in parts))
         assert (row["update_s"], row["rest_s"]) == pytest.approx((2**20 * 1e-9, 0.002))
     assert "exposed updates rest bound" in shown
-    assert "rest: the loss, packing, Python; bound: least time that the schedule" in shown
-    assert "allows, without updates and rest" in shown
-    _, shown = rows_of(tmp_path)
-    assert "exposed bound" in shown, "columns without any time are left out"
-    _, shown = rows_of(tmp_path, "--update-time", "1e-3")
-    assert "exposed updates bound" in shown
-    assert "allows, without updates" in shown
+    assert "exposed bound" in rows_of(tmp_path)[1]
+    assert "exposed updates bound" in rows_of(tmp_path, "--update-time", "1e-3")[1]
 
 
 def test_several_algorithms_have_a_row_each(tmp_path):
@@ -78,22 +72,6 @@ def test_several_algorithms_have_a_row_each(tmp_path):
     for name in ("ring", "rabenseifner"):
         alone, _ = rows_of(tmp_path, "--algorithm", name)
         assert alone == [row for row in rows if row["algorithm"] == name]
-
-
-def test_no_name_is_cut_in_80_columns(monkeypatch):
-    """What all rows have in common is in the title: before, names were cut to their first letters."""
-    monkeypatch.setenv("COLUMNS", "80")
-    schedules = "bytescheduler,dear-eager"
-    done = run("--schedules", schedules, "--update-time", "1e-3", "--model", "synthetic:resnet50,synthetic:inceptionv4")
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line.strip() for line in lines if "25MB" in line][:2] == [
-        "resnet50, 4 ranks, fusion 25MB, 5 buckets",
-        "inceptionv4, 4 ranks, fusion 25MB, 7 buckets",
-    ]
-    assert sum(" bytescheduler " in line for line in lines) >= 2
-    assert "\N{HORIZONTAL ELLIPSIS}" not in done.output
 
 
 def test_rows_of_a_users_fusion_are_those_of_its_cut(tmp_path):
@@ -129,22 +107,19 @@ class Endless(Schedule):
 OVER = "would write over the file of"
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--network none.json", "network 'none.json' is no readable JSON file"),
-        ("--schedules wfbp,mine.py:Endless", "did not finish within 0.2 seconds (in before_forward(3) of iteration 0)"),
-        ("--wire fp7", "wire 'fp7' is unknown"),
-        ("--schedules dear --algorithm double_tree", "double_tree"),
-        ("--profile p.json --json p.json", f"--json 'p.json' {OVER} --profile: choose another name"),
-        ("--profile p.json.old --json p.json", f"p.json.old' {OVER} --profile"),
-        ("--network rows.json --json rows.json", f"--json 'rows.json' {OVER} --network"),
-        ("--schedules mine.py:Endless --json mine.py", f"--json 'mine.py' {OVER} --schedules"),
-        ("--algorithm mine.py:ring --json mine.py", f"--json 'mine.py' {OVER} --algorithm"),
-        ("--fusion 25MB,mine.py:cut --json mine.py", f"--json 'mine.py' {OVER} --fusion"),
-        ("--profile p.json --timeline p.json", f"--timeline 'p.json' {OVER} --profile"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--network none.json", "network 'none.json' is no readable JSON file"),
+    ("--schedules wfbp,mine.py:Endless", "did not finish within 0.2 seconds (in before_forward(3) of iteration 0)"),
+    ("--wire fp7", "wire 'fp7' is unknown"),
+    ("--schedules dear --algorithm double_tree", "double_tree"),
+    ("--profile p.json --json p.json", f"--json 'p.json' {OVER} --profile: choose another name"),
+    ("--profile p.json.old --json p.json", f"p.json.old' {OVER} --profile"),
+    ("--network rows.json --json rows.json", f"--json 'rows.json' {OVER} --network"),
+    ("--schedules mine.py:Endless --json mine.py", f"--json 'mine.py' {OVER} --schedules"),
+    ("--algorithm mine.py:ring --json mine.py", f"--json 'mine.py' {OVER} --algorithm"),
+    ("--fusion 25MB,mine.py:cut --json mine.py", f"--json 'mine.py' {OVER} --fusion"),
+    ("--profile p.json --timeline p.json", f"--timeline 'p.json' {OVER} --profile"),
+])  # fmt: skip
 def test_files_stay_where_something_is_wrong(flags, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.2)
@@ -222,7 +197,7 @@ def test_the_bound_of_a_schedule_of_the_user_counts(tmp_path):
     assert least_s(theirs) < 0.9 * least_s(ours)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_schedule_gains_more(seed):
     rng = np.random.default_rng(seed)
     settings = {

@@ -1,13 +1,11 @@
 """Schedules of the field on one serial wire: their iteration times are those of independent list scheduling."""
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.training.fusion import in_cycles, mg_wfbp
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.predicted import predicted
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
@@ -22,13 +20,9 @@ PUBLISHED = {  # wfbp 25 MB, all-reduces by priority 4 MB, dear 25 MB, dear 4 MB
     ("bert_base", 3.0): (4.53, 3.75, 4.18, 4.08, 3.75, 3.72),
 }
 CASES = (
-    ("wfbp", "25MB"),
-    ("bytescheduler:credit=1", "cut:4MB"),
-    ("dear", "25MB"),
-    ("dear", "cut:4MB"),
-    ("dear-eager", "cut:4MB"),
-    ("dear-eager", "cut:1MB"),
-)
+    ("wfbp", "25MB"), ("bytescheduler:credit=1", "cut:4MB"), ("dear", "25MB"), ("dear", "cut:4MB"),
+    ("dear-eager", "cut:4MB"), ("dear-eager", "cut:1MB"),
+)  # fmt: skip
 
 
 def model_of(name, ranks=4):
@@ -80,14 +74,11 @@ def test_ddp_has_the_buckets_of_pytorch(name):
         assert sizes == pytest.approx([7.8, 30, 25, 25.3, 9.3], abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("alpha_s", "beta", "groups"),
-    [
-        (7.044e-3, 9.64e-10, (1, 2, 2, 2, 2)),
-        (1e-3, 1 / 0.589e9, (4, 4, 3, 6, 5)),
-        (8.06e-4, 5.886e-10, (41, 40, 63, 10, 7)),
-    ],
-)
+@pytest.mark.parametrize(("alpha_s", "beta", "groups"), [
+    (7.044e-3, 9.64e-10, (1, 2, 2, 2, 2)),
+    (1e-3, 1 / 0.589e9, (4, 4, 3, 6, 5)),
+    (8.06e-4, 5.886e-10, (41, 40, 63, 10, 7)),
+])  # fmt: skip
 def test_merged_gradients_are_those_of_the_published_code(alpha_s, beta, groups):
     """Its groups for 64 GPUs, with backward times in proportion to FLOPs, at the rates of the paper's testbed."""
     tflops = {"resnet50": 6.8, "densenet201": 3.8, "inceptionv4": 6.7, "bert_base": 9.3, "bert_large": 9.8}
@@ -108,17 +99,11 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
     assert in_cycles([mib, mib, mib], [1.0, 0.9, 0.5], lambda nbytes: 0.7) == [[0, 1], [2]], "while the wire is busy"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("wfbp:credit=2", "schedule 'wfbp:credit=2': wfbp has no options, so not 'credit' either"),
-        ("bytescheduler:credti=2", "option 'credti' is unknown: did you mean 'credit'? Allowed: credit"),
-        (
-            "bytescheduler:credit=0",
-            "schedule 'bytescheduler:credit=0': credit must be a whole number above zero, not '0'",
-        ),
-        ("zero:overlap_param_gather=maybe", "overlap_param_gather must be yes or no, not 'maybe'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("wfbp:credit=2", "schedule 'wfbp:credit=2': wfbp has no options, so not 'credit' either"),
+    ("bytescheduler:credti=2", "option 'credti' is unknown: did you mean 'credit'? Allowed: credit"),
+    ("bytescheduler:credit=0", "schedule 'bytescheduler:credit=0': credit must be a whole number above zero, not"),
+    ("zero:overlap_param_gather=maybe", "overlap_param_gather must be yes or no, not 'maybe'"),
+])  # fmt: skip
 def test_options_that_a_schedule_does_not_have_are_refused(name, said):
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--schedules", name]), said)
+    assert_one_line(invoke("simulate", "--schedules", name), said)

@@ -26,16 +26,12 @@ CLOSE = 1e-4
 
 # What SimGrid 3.32 says: where ranks are folded, flows share ports, messages have an order, and hosts differ in size.
 RECORDED_S = [
-    ("naive", "all_reduce", 5, {}, 0.209755328),
-    ("ordered", "reduce_scatter", 6, {}, 0.02185042),
-    ("rabenseifner", "reduce_scatter", 3, {}, 0.043705732),
-    ("rabenseifner", "all_reduce", 17, {}, 0.111085936),
-    ("swing", "all_reduce", 12, {}, 0.104907912),
-    ("double_tree", "all_reduce", 7, {}, 0.131102208),
-    ("double_tree", "all_reduce", 13, {"pieces": 5}, 0.10137915),
-    ("torus", "all_reduce", 12, {}, 0.048110496),
+    ("naive", "all_reduce", 5, {}, 0.209755328), ("ordered", "reduce_scatter", 6, {}, 0.02185042),
+    ("rabenseifner", "reduce_scatter", 3, {}, 0.043705732), ("rabenseifner", "all_reduce", 17, {}, 0.111085936),
+    ("swing", "all_reduce", 12, {}, 0.104907912), ("double_tree", "all_reduce", 7, {}, 0.131102208),
+    ("double_tree", "all_reduce", 13, {"pieces": 5}, 0.10137915), ("torus", "all_reduce", 12, {}, 0.048110496),
     ("hierarchical", "all_gather", 8, {"hosts": [0, 0, 0, 1, 1, 1, 2, 2]}, 0.03278816),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

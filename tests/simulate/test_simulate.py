@@ -4,16 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.simulate.network import PRESETS, fitted
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.schedules import SCHEDULES
+from tests.cli_checks import succeed
 from tests.rooms import ROOT
 from tests.simulate import testbed
 
@@ -26,13 +25,9 @@ KEYS = (  # a contract: scripts depend on them
     " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
 QUICK = {
-    "models": ("synthetic:resnet50",),
-    "ranks": (8,),
-    "network": "10gbit,50us",
-    "schedules": tuple(SCHEDULES),
-    "fusions": ("25MB", "cut:4MB"),
-    "forward_s": 0.05,
-}
+    "models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "schedules": tuple(SCHEDULES),
+    "fusions": ("25MB", "cut:4MB"), "forward_s": 0.05,
+}  # fmt: skip
 ROW = row_of(Case("all_reduce", 8), "ring", Samples([[1e-3] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
 
 
@@ -85,8 +80,7 @@ def test_a_slow_rank_keeps_all_others_waiting():
 
 def test_the_command_writes_its_rows(tmp_path):
     file = tmp_path / "rows.json"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", str(file)])
-    assert done.exit_code == 0, done.output
+    done = succeed("simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", file)
     rows = json.loads(file.read_text())
     assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [
         (ranks, fusion, schedule) for ranks in (4, 8) for fusion in ("none", "25MB") for schedule in ("wfbp", "dear")

@@ -60,11 +60,7 @@ PUBLISHED = {
 }
 # Examples in a second on one GPU, of a batch, and on 64 GPUs on 10 GbE where the all-reduce of the last batch's
 # gradients runs beside the whole iteration, which no synchronous schedule can beat: last-batch-ddl, table 1.
-OVERLAPPED = {
-    "resnet50": (279.0, 64, 16688.6),
-    "inceptionv4": (181.2, 64, 10109.2),
-    "bert_base": (219.1, 64, 5492.2),
-}
+OVERLAPPED = {"resnet50": (279.0, 64, 16688.6), "inceptionv4": (181.2, 64, 10109.2), "bert_base": (219.1, 64, 5492.2)}
 # And of Horovod 0.21.3 there.
 HOROVOD = {"resnet50": 13055.1, "inceptionv4": 6762.9, "bert_base": 4302.8}
 
@@ -91,18 +87,13 @@ def simulated(network: str, model: str, seconds: float, ranks: tuple[int, ...], 
     """A few numbers of ranks under a schedule and a fusion; backward takes two thirds of the seconds."""
     name, fusion = schedule
     settings = Settings(
-        models=(f"synthetic:{model}",),
-        ranks=ranks,
-        network=network,
-        schedules=(name,),
-        fusions=(fusion,),
+        models=(f"synthetic:{model}",), ranks=ranks, network=network, schedules=(name,), fusions=(fusion,),
         forward_s=seconds / 3,
-    )
+    )  # fmt: skip
     return simulate(settings)
 
 
 def rows_of(network: str, model: str, what: str) -> list[Row]:
-    """A line of the published table, with ours."""
     rate, batch = ALONE[model]
     found = simulated(network, model, batch / rate, RANKS, SCHEDULES[what])
     times_s = [each.row["iteration_s"] for each in found]
@@ -111,7 +102,6 @@ def rows_of(network: str, model: str, what: str) -> list[Row]:
 
 
 def tables() -> Iterator[tuple[str, list[tuple[str, list[Row]]]]]:
-    """For each network its lines."""
     for network, keys in groupby(PUBLISHED, lambda key: key[0]):
         lines = [(f"{model}, {what}", rows_of(network, model, what)) for _, model, what in keys if what in SCHEDULES]
         yield network, lines
@@ -135,14 +125,10 @@ def horovod() -> Iterator[tuple[str, Row]]:
 
 # What DeAR with 25 MB is held against: schedule and fusion.
 PEERS = {
-    "WFBP, 25 MB": ("wfbp", "25MB"),
-    "WFBP, unfused": ("wfbp", "tensors"),
-    "DDP": ("ddp", "own"),
-    "MG-WFBP": ("mg-wfbp", "own"),
-    "Horovod": ("horovod", "own"),
-    "ByteScheduler, 16 MB": ("bytescheduler", "cut:16MB"),
-    "ZeRO": ("zero", "own"),
-}
+    "WFBP, 25 MB": ("wfbp", "25MB"), "WFBP, unfused": ("wfbp", "tensors"), "DDP": ("ddp", "own"),
+    "MG-WFBP": ("mg-wfbp", "own"), "Horovod": ("horovod", "own"),
+    "ByteScheduler, 16 MB": ("bytescheduler", "cut:16MB"), "ZeRO": ("zero", "own"),
+}  # fmt: skip
 
 
 def gains() -> Iterator[tuple[str, list[float]]]:

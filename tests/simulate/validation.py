@@ -71,7 +71,6 @@ HEAD = """How far are predictions of `dear-mpi simulate` from iterations that `d
 
 
 def table(found: Sequence[Compared]) -> Iterator[str]:
-    """Measured beside predicted."""
     yield "| ranks | model | schedule | measured | predicted | off |"
     yield "|---|---|---|---|---|---|"
     for each in found:
@@ -99,7 +98,6 @@ def missed(rows: Sequence[Compared]) -> Iterator[str]:
 
 
 def fitted(row: Row) -> str:
-    """The network of a row, in words."""
     gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
     network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
     return f"- {row['ranks']} ranks: {network}; updates of {row['update_s_per_element'] * 1e9:.1f} ns for each element."

@@ -86,7 +86,6 @@ class Link:
 
     @contextmanager
     def up(self) -> Iterator[None]:
-        """Make the hosts, and take them away."""
         script = "hostfiles/namespaces.sh"
         if self.kind == "hosts":
             subprocess.run([script, "up", str(self.ranks), self.rate], cwd=ROOT, check=True)
@@ -117,7 +116,6 @@ def profile_of(link: Link, name: str) -> Path:
 
 
 def benchmarked(link: Link) -> Path:
-    """A file with all rows of the benchmark."""
     flags = ["--algorithms", "ring", "--collective", BENCH]
     parts = [
         link.run("bench", *flags, "--sizes", sizes, "--cadence", cadence, what=cadence)
@@ -153,7 +151,6 @@ def predicted(link: Link, rows: Path, name: str, contest: Contest) -> dict[str, 
 
 
 def compared(link: Link, models: list[str], contest: Contest) -> list[Compared]:
-    """Each schedule of each model."""
     rows, runs = measured(link, models, contest)
     found = []
     for name, file in runs.items():

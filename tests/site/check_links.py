@@ -29,7 +29,6 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """What is broken, in words."""
     pages = {path.resolve(): Page(path) for path in sorted(site.rglob("*.html")) if path.name not in FOUND_BY_A_SERVER}
     for path, page in pages.items():
         for tag, target in dict.fromkeys(page.links):

@@ -22,13 +22,9 @@ log = logging.getLogger("mkdocs.hooks.site")  # its warnings end a strict build
 
 # Pages of the site by file, where it is not at the same place in docs/; and folders that have an own page.
 MOVED = {
-    "README.md": "index.md",
-    "docs/README.md": "all-pages.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "hostfiles/README.md": "host-files.md",
-    "docs/decisions": "decisions/index.md",
-}
+    "README.md": "index.md", "docs/README.md": "all-pages.md", "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md", "hostfiles/README.md": "host-files.md", "docs/decisions": "decisions/index.md",
+}  # fmt: skip
 LANGUAGES = {".py": "python", ".sh": "sh", ".env": "sh", ".sbatch": "sh", ".cu": "cuda", ".cuh": "cuda", ".md": "md"}
 LANGUAGES |= {".yml": "yaml", ".toml": "toml", ".json": "json", ".svg": "xml"}
 IN_DOCS = (".md", ".png", ".svg")  # pages and pictures; what else is in docs/ is a source, as files beside it are
@@ -73,7 +69,6 @@ def within(folder: str) -> list[Any]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what is not in docs/."""
     pages = {
         uri: PAGE_OF[name].read_text("utf-8")
         for uri, name in SOURCE_OF.items()
@@ -110,7 +105,6 @@ def source(name: str) -> str:
 
 
 def decisions() -> str:
-    """The list of all decisions."""
     rows = []
     for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
@@ -121,7 +115,6 @@ def decisions() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to files lead to their pages."""
     name = SOURCE_OF.get(page.file.src_uri)
     if name is None:
         return markdown

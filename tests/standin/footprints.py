@@ -12,12 +12,10 @@ C_ITEMSIZES = {c_type: np.dtype(name).itemsize for name, c_type in C_TYPES.items
 
 
 def pack(expression, tensors, blocks, scale):
-    """Tensors are read, the bucket is written."""
     yield from moved(expression, tensors, blocks, bucket_written=True)
 
 
 def unpack(expression, tensors, blocks, scale):
-    """The bucket is read, tensors are written."""
     yield from moved(expression, tensors, blocks, bucket_written=False)
 
 
@@ -41,7 +39,6 @@ def update(expression, value, grad, state0, state1, count, part, scale, finite, 
 
 
 def accumulate(expression, dst, left, right, count, part):
-    """dst = left op right."""
     yield from combined(expression, dst, [left, right], count)
 
 
@@ -86,9 +83,5 @@ def parts(rows, blocks):
 
 
 FOOTPRINTS = {
-    "pack": pack,
-    "unpack": unpack,
-    "update": update,
-    "accumulate": accumulate,
-    "accumulate_all": accumulate_all,
-}
+    "pack": pack, "unpack": unpack, "update": update, "accumulate": accumulate, "accumulate_all": accumulate_all,
+}  # fmt: skip

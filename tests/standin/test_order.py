@@ -17,7 +17,6 @@ from tests.training_checks import settings
 
 @pytest.fixture(autouse=True)
 def races():
-    """Those that a test has caused."""
     cupy.races.clear()
     yield cupy.races
     cupy.races.clear()

@@ -122,9 +122,7 @@ TARGETS = [
     Target("powersgd:4:after=50", "accuracy within 1 point of fp32", as_accurate("powersgd:4:after=50")),
     Target("powersgd:4", "bytes at most 11 % of those of fp32", low_rank_bytes("powersgd:4", 0.11)),
     Target(
-        "powersgd:4",
-        "cnn, whose normalisations are vectors: at most 36 %",
-        low_rank_bytes("powersgd:4", 0.36, "cnn"),
+        "powersgd:4", "cnn, whose normalisations are vectors: at most 36 %", low_rank_bytes("powersgd:4", 0.36, "cnn")
     ),
     Target("acp:4:after=50", "accuracy within 1 point of fp32", as_accurate("acp:4:after=50")),
     Target("acp:4", "bytes at most 6 % of those of fp32", low_rank_bytes("acp:4", 0.06)),

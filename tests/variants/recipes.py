@@ -12,7 +12,6 @@ from tests.variants.target import Target
 
 
 def coda_auc() -> tuple[str, bool]:
-    """Over three seeds."""
     found = []
     for schedule in ("local:1", "local:32"):
         each = [partial(auc.train, schedule=schedule, seed=seed) for seed in range(3)]
@@ -44,7 +43,6 @@ def collectives_of(world: World, schedule: str, iterations: int = 64) -> int:
 
 @cache
 def tamuna_rounds(name: str, steps: int) -> int:
-    """By a route of dear_mpi/contrib/recipes/tamuna.py."""
     route = f"{Path(tamuna.__file__)}:{name}"
     return run_world(lambda world: logistic.train(world, logistic.Problem(), route, steps)[0], threads=8)
 

@@ -17,5 +17,5 @@ def diloco_loss() -> tuple[str, bool]:
 
 
 TARGETS = [
-    Target("diloco:10", "batch 64, adamw, 240 iterations: loss not above that of dear (and accuracy)", diloco_loss),
+    Target("diloco:10", "batch 64, adamw, 240 iterations: loss not above that of dear (and accuracy)", diloco_loss)
 ]

@@ -64,7 +64,6 @@ def first_table(found):
 
 
 def second_table(found):
-    """What DDP takes."""
     yield "| script | ranks | DDP | predicted | off |"
     yield "|---|---|---|---|---|"
     for name, (_, _, seen, by_ranks) in found.items():
@@ -112,7 +111,6 @@ def measure(name, file):
 
 
 def page(runs, names):
-    """The lines of the page."""
     found = {}
     for name in names:
         taken = runs.take(name, name, partial(Watch, COMMAND, hosts=True), partial(measure, name))

@@ -10,8 +10,6 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
-
     def __init__(self, into, out, stride):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)

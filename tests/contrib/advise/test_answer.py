@@ -6,35 +6,24 @@ import re
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.advise.answer import PAYS, answer, bandwidth
 from dear_mpi.contrib.advise.observation import Observation, Observed, read_observation
 from dear_mpi.contrib.advise.observe import observe
 from dear_mpi.contrib.advise.observed import Wrapped
-from dear_mpi.contrib.advise.output import paragraph, rows_of, timeline, unseen
+from dear_mpi.contrib.advise.output import paragraph, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profile import Profile, Tensor, Use
+from tests.cli_checks import invoke
 
 LAYERS = 8
 UPDATE_S = 1e-9
 PROFILE = Profile(
-    model="Net",
-    device="cuda",
-    ranks=1,
-    rank=0,
-    batch=None,
-    accumulate=1,
-    dtype="fp32",
-    wire="fp32",
-    schedule="sequential",
-    iterations=10,
-    update_s_per_element=UPDATE_S,
-    rest_s=0.004,
+    model="Net", device="cuda", ranks=1, rank=0, batch=None, accumulate=1, dtype="fp32", wire="fp32",
+    schedule="sequential", iterations=10, update_s_per_element=UPDATE_S, rest_s=0.004,
     uses=tuple(Use(f"layer {n}", (Tensor(n, (1000, 1000)),), 0.01, 0.02) for n in range(LAYERS)),
-)
+)  # fmt: skip
 TOTAL_S = LAYERS * (0.03 + 1e6 * UPDATE_S) + 0.004
 
 
@@ -131,10 +120,7 @@ def test_a_file_is_read_as_it_was_written_and_simulate_takes_it(tmp_path):
     content = json.loads(path.read_text())
     observed = content["observed"]
     for wrong, named in (
-        (
-            {name: each for name, each in observed.items() if name != "threads"},
-            "observed must have the field 'threads'",
-        ),
+        ({name: each for name, each in observed.items() if name != "threads"}, "observed must have the field 'threads"),
         (observed | {"low_s": "1"}, 'observed.low_s must be a number, not "1"'),
         (None, "observed must be an object, not null"),
     ):
@@ -145,14 +131,6 @@ def test_a_file_is_read_as_it_was_written_and_simulate_takes_it(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="it must have the field 'observed'"):
         read_observation(path)
-
-
-def test_rows_and_picture_have_ddp_and_ours():
-    found = answered(observation())
-    assert [row["line"] for row in rows_of([found])] == ["DDP", *(each.name for each in found.ours), found.coded.name]
-    assert rows_of([found])[1]["speedup_vs_ddp"] == found.ddp.iteration_s / found.best.iteration_s
-    runs = timeline([found]).runs
-    assert [run.name.partition(",")[0] for run in runs] == ["ddp", found.best.name]
 
 
 def test_there_must_be_a_script(tmp_path):
@@ -169,7 +147,7 @@ def test_what_was_seen_is_saved_as_json(tmp_path):
     """Any other file would be taken for a script when it is given back."""
     script, save = tmp_path / "script.py", tmp_path / "seen.txt"
     script.write_text("raise ZeroDivisionError")
-    result = CliRunner().invoke(app, ["advise", str(script), "--save", str(save)])
+    result = invoke("advise", script, "--save", save)
     assert result.exit_code == 2
     assert "seen.txt' must end in .json" in "".join(result.stderr.split("\n"))
     assert not save.exists()

@@ -66,7 +66,6 @@ def network(ranks, across, ratio):
 
 
 def priced(ranks, across, ratio, nbytes=LARGE, prove=lambda programs: None):
-    """Seconds of both algorithms."""
     on, found = network(ranks, across, ratio), []
     for name in BOTH:
         ran = written(name, ranks, across, on.rates, nbytes=nbytes)

@@ -54,17 +54,14 @@ def test_never_slower_than_one_order_at_any_ratio_of_rates(ranks, across):
     assert max(gains) > 1.9
 
 
-@pytest.mark.parametrize(
-    ("hosts", "rates", "pieces"),
-    [
-        ([0, 0, 1, 1], None, MANY),  # no rates
-        ([0, 0, 1, 1], Rates(1.0, 1.0), 3),  # parts would be too small
-        ([0, 0, 0, 1, 1], Rates(1.0, 1.0), MANY),  # uneven hosts
-        ([0, 0, 0, 0], Rates(1.0, 1.0), MANY),
-        ([0, 1, 2, 3], Rates(1.0, 1.0), MANY),
-        ([0, 0, 1, 1], Rates(9.0, 1.0), MANY),  # the wire between hosts is what one waits for
-    ],
-)
+@pytest.mark.parametrize(("hosts", "rates", "pieces"), [
+    ([0, 0, 1, 1], None, MANY),  # no rates
+    ([0, 0, 1, 1], Rates(1.0, 1.0), 3),  # parts would be too small
+    ([0, 0, 0, 1, 1], Rates(1.0, 1.0), MANY),  # uneven hosts
+    ([0, 0, 0, 0], Rates(1.0, 1.0), MANY),
+    ([0, 1, 2, 3], Rates(1.0, 1.0), MANY),
+    ([0, 0, 1, 1], Rates(9.0, 1.0), MANY),  # the wire between hosts is what one waits for
+])  # fmt: skip
 def test_all_parts_keep_the_usual_order_where_another_one_brings_nothing(hosts, rates, pieces):
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     one, two = (programs(name, "all_reduce", len(hosts), **how) for name in ("hierarchical", "themis"))

@@ -9,8 +9,6 @@ from rich.console import Console
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.run import Report
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives import programs
-from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.analysis.arrival import (
     PATTERNS,
@@ -46,10 +44,6 @@ def test_in_as_many_turns_as_there_are_ranks_each_is_late_once(ranks):
         assert sorted(late) == list(range(ranks))
 
 
-def test_a_ramp_is_even():
-    assert all(sorted(PATTERNS["ramp"](turn, 5)) == [0, 0.25, 0.5, 0.75, 1] for turn in range(20))
-
-
 @pytest.mark.parametrize("asleep", [True, False])
 def test_a_rank_waits_for_its_delay_from_the_common_start(asleep, monkeypatch):
     """On a clock that goes on by 30 us whenever it is read, and by what was slept."""
@@ -76,39 +70,18 @@ def test_a_rank_that_ended_before_the_last_one_came_took_no_time_after_it():
     assert after_last(ends, came).tolist() == [[1.0, 0.0], [2.0, 2.0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("one-last", "arrival 'one-last' is unknown: did you mean 'one-late'"),
-        ("one-late:xyz", "--arrival: delay 'xyz' cannot be read: write it like 2ms; units are ns, us, ms, s"),
-        ("one-late:2", "delay '2' has no unit"),
-        ("one-late:0s", "delay '0s' must be above zero"),
-        ("one-late:11s", "delay '11s' must be at most 10 s"),
-        ("ramp,ramp:2ms", "patterns must be different ones, not ramp, ramp"),
-        ("ramp,", "--arrival takes one or several with commas between them, not 'ramp,'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("one-last", "arrival 'one-last' is unknown: did you mean 'one-late'"),
+    ("one-late:xyz", "--arrival: delay 'xyz' cannot be read: write it like 2ms; units are ns, us, ms, s"),
+    ("one-late:2", "delay '2' has no unit"),
+    ("one-late:0s", "delay '0s' must be above zero"),
+    ("one-late:11s", "delay '11s' must be at most 10 s"),
+    ("ramp,ramp:2ms", "patterns must be different ones, not ramp, ramp"),
+    ("ramp,", "--arrival takes one or several with commas between them, not 'ramp,'"),
+])  # fmt: skip
 def test_what_cannot_be_read(text, message):
     with pytest.raises(ValueError, match=message):
         parse_patterns(text)
-
-
-# A rank that is late by a balanced call's time, or more: the time after its arrival over that time, by the model.
-@pytest.mark.parametrize(
-    ("algorithm", "last", "mean"), [("ring", 1.00, 1.00), ("double_tree", 0.79, 0.85), ("naive", 0.52, 0.78)]
-)
-def test_what_is_left_after_a_late_rank_by_the_model(algorithm, last, mean):
-    """1 MiB on 16 ranks, NETWORK: if it is the last rank; in the mean over all ranks, as one-late measures it."""
-    written = programs(algorithm, "all_reduce", 16)
-    balanced_s = cost(written, 1 << 18, 4, NETWORK).time_s
-
-    def left(late):
-        arrivals_s = [balanced_s * (rank == late) for rank in range(16)]
-        return cost(written, 1 << 18, 4, NETWORK, arrivals_s=arrivals_s).time_s / balanced_s - 1
-
-    ratios = [left(late) for late in range(16)]
-    assert ratios[-1] == pytest.approx(last, abs=0.005)
-    assert sum(ratios) / 16 == pytest.approx(mean, abs=0.005)
 
 
 def test_late_calls_are_priced_by_their_own_turns():

@@ -3,18 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.see.timeline import read_timeline
 from tests.bench.readers import read_table
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 QUICK = ("bench", "--threads", 3, "--algorithms", "ring", "--budget", "10ms")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
@@ -22,8 +16,7 @@ def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,16KiB,64KiB", "--why", "20KiB")
     timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms", "--guidelines")
-    result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
-    assert result.exit_code == 0, result.output
+    result = succeed("bench", *timing, "--algorithms", "ring", *given, "--json", file)
     found = json.loads(file.read_text())
     assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
     pairs = [each for each in found["guidelines"] if len(each["instead"]) == 2]
@@ -42,8 +35,7 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
     given = (*QUICK, "--sizes", "64B,4KiB")
     files = ["--timeline", f"{trace},{picture}", "--json", file]
-    result = run(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
-    assert result.exit_code == 0, result.output
+    result = succeed(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
     report = json.loads(file.read_text())
     assert [(each["ranks"], each["bytes"]) for each in report["steps"]] == [(3, 4096)]
     assert [each["bytes"] for each in report["arrival"]] == [64, 4096]
@@ -55,20 +47,17 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     assert len(read_table(result.stdout)) == 2, "all else is a comment"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--why", "64Q"), "--why: size '64Q' cannot be read"),
-        (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
-        (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
-        (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
-        (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
-        (("--overlap", "--tests", "1000001"), "--tests must be a whole number of at most 1000000, not '1000001'"),
-        (("--overlap", "--device", "cuda"), "--overlap needs --device cpu: "),
-        (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
-        (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--why", "64Q"), "--why: size '64Q' cannot be read"),
+    (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
+    (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
+    (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
+    (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
+    (("--overlap", "--tests", "1000001"), "--tests must be a whole number of at most 1000000, not '1000001'"),
+    (("--overlap", "--device", "cuda"), "--overlap needs --device cpu: "),
+    (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
+    (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_before_the_run(arguments, message, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
-    assert_one_line(run(*QUICK, *arguments), message)
+    assert_one_line(invoke(*QUICK, *arguments), message)

@@ -5,17 +5,11 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from tests.bench.runs import run_of
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 SIZES = (4, 1024, 1 << 20)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +31,7 @@ def scaled(factor, seed=4):
 
 def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     before, after = save("before.json", host="a", date="1"), save("after.json", scaled(1.25), host="b", date="2")
-    done = run("bench-diff", before, after, "--json", "diff.json")
+    done = invoke("bench-diff", before, after, "--json", "diff.json")
     assert done.exit_code == 1, done.output
     assert "A: before.json\nB: after.json" in done.stdout
     assert [line.split() for line in done.stdout.splitlines() if "host" in line] == [
@@ -50,9 +44,9 @@ def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     assert report["slower"] > 0
     assert report["differs"]["host"] == {"a": "a", "b": "b"}
     assert {"ratio", "ci_low", "ci_high", "p_slower", "verdict", "bytes", "algorithm"} <= set(report["points"][0])
-    assert run("bench-diff", after, before).exit_code == 0, "now it is faster"
-    assert run("bench-diff", before, after, "--at-least", "50%").exit_code == 0
-    same = run("bench-diff", before, before)
+    assert invoke("bench-diff", after, before).exit_code == 0, "now it is faster"
+    succeed("bench-diff", before, after, "--at-least", "50%")
+    same = invoke("bench-diff", before, before)
     assert same.exit_code == 3, "so few samples tell nothing"
     assert "Smallest detectable slow-down where it cannot tell: " in same.stdout
 
@@ -62,26 +56,23 @@ def test_several_launches_are_given_with_commas():
         ",".join(save(f"{side}{seed}.json", scaled(slow, seed)) for seed in seeds)
         for side, slow, seeds in (("a", 1.0, (3, 4, 5, 6)), ("b", 1.4, (7, 8, 9, 10)))
     ]
-    done = run("bench-diff", *sides)
+    done = invoke("bench-diff", *sides)
     assert done.exit_code == 1, done.output
     assert "geometric means of the medians of launches" in done.stdout
     assert "single run" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("a.json", "none.json"), "run 'none.json' is no readable JSON file: No such file"),
-        (("a.json", "links.json"), "run 'links.json' must be a file of dear-mpi bench --json"),
-        (("a.json", "rows.json"), "run 'rows.json' must be a file of dear-mpi bench --json: it must be an object"),
-        (("a.json", "twice.json"), "it has 2 rows of one point (all_reduce, 4, cpu, fp32, sum,"),
-        (("a.json,a.json", "b.json"), "A must be different ones, not a.json, a.json"),
-        (("a.json,", "b.json"), "A takes one or several with commas"),
-        (("a.json", "b.json", "--at-least", "a lot"), "--at-least 'a lot' cannot be read: write it like 5%"),
-        (("a.json", "b.json", "--at-least", "2000%"), "--at-least must be from 0% to 1000%, not 2000%"),
-        (("a.json", "b.json", "--json", "b.json"), "--json 'b.json' would write over the file of B"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("a.json", "none.json"), "run 'none.json' is no readable JSON file: No such file"),
+    (("a.json", "links.json"), "run 'links.json' must be a file of dear-mpi bench --json"),
+    (("a.json", "rows.json"), "run 'rows.json' must be a file of dear-mpi bench --json: it must be an object"),
+    (("a.json", "twice.json"), "it has 2 rows of one point (all_reduce, 4, cpu, fp32, sum,"),
+    (("a.json,a.json", "b.json"), "A must be different ones, not a.json, a.json"),
+    (("a.json,", "b.json"), "A takes one or several with commas"),
+    (("a.json", "b.json", "--at-least", "a lot"), "--at-least 'a lot' cannot be read: write it like 5%"),
+    (("a.json", "b.json", "--at-least", "2000%"), "--at-least must be from 0% to 1000%, not 2000%"),
+    (("a.json", "b.json", "--json", "b.json"), "--json 'b.json' would write over the file of B"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_one_line(arguments, said):
     for name in ("a.json", "b.json"):
         save(name, run_of(sizes=SIZES))
@@ -89,4 +80,4 @@ def test_what_cannot_be_compared_is_one_line(arguments, said):
     for name, content in (("links.json", {"links": []}), ("rows.json", [1])):
         with open(name, "w", encoding="utf-8") as file:
             json.dump(content, file)
-    assert_one_line(run("bench-diff", *arguments), said)
+    assert_one_line(invoke("bench-diff", *arguments), said)

@@ -48,7 +48,6 @@ def library(noise=0.0, seed=0, **facts):
 
 
 def slowed(rows, collective, nbytes, factor, algorithm="native"):
-    """The same with one call that takes longer."""
     times = ("p50_us", "ci_low_us", "ci_high_us", "mean_us", "min_us", "max_us")
     hit = [(each.collective, each.bytes, each.algorithm) == (collective, nbytes, algorithm) for each in rows]
     assert any(hit)
@@ -62,7 +61,7 @@ def broken(rows):
     return [each for each in judged(rows) if each.verdict == BROKEN]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_library_that_keeps_them_has_no_breach(seed):
     assert not broken(library(noise=0.1, seed=seed))
 
@@ -129,57 +128,31 @@ def test_larger_sizes_and_pieces():
     assert found[LARGER].name == "all_reduce(S) <= all_reduce(larger S)"
 
 
-def test_a_slow_down_below_the_least_is_no_breach():
-    rows = [row("reduce", 1024, 100 * (1 + LEAST) * 0.99), row("all_reduce", 1024, 100.0)]
-    assert [each.verdict for each in judged(rows)] == [KEPT]
-    assert broken(slowed(rows, "reduce", 1024, 1.02))
+SLOW, FAST = row("reduce", 1024, 900.0), row("all_reduce", 1024, 100.0)
+OTHERS = [{"dtype": "fp64"}, {"placement": "out of place"}, {"cadence": "streaming"}, {"memory": "shared"}]
+OTHERS += [{"ranks": 3}, {"hosts": [2, 2]}, {"backend": "there"}, {"algorithm": "ring"}, {"op": "max"}, {"wrong": 1}]
+GATHERED, ODD = row("all_gather", 1024, 900.0), row("all_gather", 1024, 900.0, ranks=3)
+JUDGED = [  # two rows, and what is said of them
+    (SLOW, FAST, [BROKEN]),
+    (row("reduce", 1024, 100 * (1 + LEAST) * 0.99), FAST, [KEPT]),
+    (row("reduce", 1024, 100 * (1 + LEAST) * 1.01), FAST, [BROKEN]),
+    (row("reduce", 1024, 900.0, count=5), FAST, [OPEN]),  # few samples
+    (row("reduce", 1024, 900.0, ci_low_us=1.0), FAST, [OPEN]),  # a wide interval
+    *((SLOW, replace(FAST, **facts), []) for facts in OTHERS),
+    (row("reduce", 1024, 900.0, "naive"), row("all_reduce", 1024, 100.0, "naive"), [BROKEN]),
+    (row("reduce", 1024, 900.0, "naive"), row("all_reduce", 1024, 100.0, "naive", segment_bytes=512), []),
+    (SLOW, row("all_reduce", 1024, 100.0, segment_bytes=512), [BROKEN]),  # libraries know no segments
+    (row("reduce", 1024, 900.0, ranks=1), row("all_reduce", 1024, 900.0, ranks=1), []),
+    (ODD, row("all_to_all", 1020, 100.0, ranks=3), [BROKEN]),  # the size differs by rounding
+    (ODD, row("all_to_all", 1012, 100.0, ranks=3), []),
+    (GATHERED, FAST, [BROKEN]),  # what combines nothing is held against a sum
+    (GATHERED, row("all_reduce", 1024, 100.0, op="max"), []),
+]
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"dtype": "fp64"},
-        {"placement": "out of place"},
-        {"cadence": "streaming"},
-        {"memory": "shared"},
-        {"ranks": 3},
-        {"hosts": [2, 2]},
-        {"backend": "there"},
-        {"algorithm": "ring"},
-        {"op": "max"},
-        {"wrong": 1},
-    ],
-)
-def test_only_right_rows_of_the_same_conditions_are_compared(facts):
-    slow, fast = row("reduce", 1024, 900.0), row("all_reduce", 1024, 100.0)
-    assert len(judged([slow, fast])) == 1
-    assert not judged([slow, replace(fast, **facts)])
-
-
-def test_one_rank_and_other_segments_of_ours_are_not_compared():
-    for algorithm, facts, compared in (("naive", {"segment_bytes": 512}, 0), ("native", {"segment_bytes": 512}, 1)):
-        rows = [row("reduce", 1024, 900.0, algorithm), row("all_reduce", 1024, 100.0, algorithm, **facts)]
-        assert len(judged(rows)) == compared
-    assert not judged([row(name, 1024, 900.0, ranks=1) for name in ("reduce", "all_reduce")])
-
-
-@pytest.mark.parametrize("facts", [{"count": 5}, {"ci_low_us": 1.0}])
-def test_few_samples_and_wide_intervals_tell_nothing(facts):
-    rows = [row("reduce", 1024, 900.0, **facts), row("all_reduce", 1024, 100.0)]
-    assert [each.verdict for each in judged(rows)] == [OPEN]
-
-
-def test_sizes_that_differ_by_rounding_are_the_same():
-    rows = [row("all_gather", 1024, 900.0, ranks=3), row("all_to_all", 1020, 100.0, ranks=3)]
-    assert [each.verdict for each in judged(rows)] == [BROKEN]
-    assert not judged([rows[0], row("all_to_all", 1012, 100.0, ranks=3)])
-
-
-def test_what_combines_nothing_is_held_against_a_sum():
-    left = row("all_gather", 1024, 900.0)
-    assert left.op == "none"
-    assert broken([left, row("all_reduce", 1024, 100.0)])
-    assert not judged([left, row("all_reduce", 1024, 100.0, op="max")])
+@pytest.mark.parametrize(("slow", "fast", "verdicts"), JUDGED)
+def test_right_rows_of_the_same_conditions_are_compared(slow, fast, verdicts):
+    assert [each.verdict for each in judged([slow, fast])] == verdicts
 
 
 def test_like_is_compared_with_like_and_the_best_with_the_best():
@@ -199,12 +172,6 @@ def test_like_is_compared_with_like_and_the_best_with_the_best():
     )
     line, _ = guideline_lines(all_slow)
     assert "also by " in line
-
-
-def test_an_algorithm_of_ours_may_break_them_too():
-    rows = [row("reduce", 1024, 900.0, "naive"), row("all_reduce", 1024, 100.0, "naive")]
-    (found,) = broken(rows)
-    assert found.sentence.startswith("reduce by naive of 1 KiB takes 9 (9 to 9) times as long as all_reduce (")
 
 
 def test_a_barrier_is_held_against_the_smallest_all_reduce():

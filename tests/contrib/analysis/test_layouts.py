@@ -5,24 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.suite import Suite
-from dear_mpi.cli.app import app
-from dear_mpi.contrib.analysis.layouts import NCCL, NCCL_TYPES, PROGRAMS, TITLES
+from dear_mpi.contrib.analysis.layouts import NCCL, NCCL_TYPES, PROGRAMS
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table
 from tests.bench.test_bench import row
 from tests.bench.test_output import SPLIT, TIMES, alike, odd_rows, placed_rows, printed
-from tests.cli_checks import assert_one_line
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def test_each_operation_has_a_layout_of_osus():
-    assert TITLES.keys() == OPERATIONS.keys()
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,12 +68,6 @@ def test_programs_that_read_nccl_tests_find_all_rows_of_all_algorithms():
     assert footer_of(text)[1] == pytest.approx([sum(row.busbw_GBps for row in rows) / len(rows)], rel=1e-4)
 
 
-def test_a_row_without_its_other_placement_is_left_out():
-    """Readers take no line that lacks figures."""
-    text = printed("nccl", *placed_rows()[:-1])
-    assert [line.size for line in read_nccl(text)] == [64, 1 << 20, 64]
-
-
 @pytest.mark.parametrize("collective", [each for each in OPERATIONS if each not in PROGRAMS])
 def test_what_nccl_tests_have_no_program_for_has_no_such_layout(collective):
     with pytest.raises(ValueError, match=f"--format nccl has no layout for {collective}: it has all_reduce, "):
@@ -123,17 +107,6 @@ def test_osus_readers_read_any_row(made, times):
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
 
 
-def test_a_block_of_osu_is_of_one_candidate():
-    text = printed("osu", *placed_rows())
-    blocks = read_osu(text)
-    assert [block.title for block in blocks] == ["OSU MPI Allreduce Latency Test"] * 4
-    assert {block.datatype for block in blocks} == {"MPI_FLOAT"}
-    assert [[found["Size"] for found in block.rows] for block in blocks] == [["64", "1048576"]] * 4
-    assert text.splitlines()[0] == ""
-    assert "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation\n" in text
-    assert "\n64                    128.00            128.00            128.00           9              Pass\n" in text
-
-
 def test_barriers_and_messages_have_osus_layouts():
     rows = [replace(row("native", 64, 2.0), collective=name) for name in ("ping_pong", "bandwidth", "both_ways")]
     rows.insert(0, replace(row("native", 64, 2.0), collective="barrier", bytes=0, count=0))
@@ -151,13 +124,12 @@ def test_barriers_and_messages_have_osus_layouts():
 
 def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
     given = ("bench", "--threads", 2, "--algorithms", "ring,naive", "--sizes", "1K,2K", "--budget", "10ms")
-    result = run(*given, "--format", "nccl")
-    assert result.exit_code == 0, result.output
+    result = succeed(*given, "--format", "nccl")
     assert [line.size for line in read_nccl(result.stdout)] == [1024, 2048] * 2
     assert [len(found) for found in busbw_by_readers(result.stdout)] == [4] * 3
     assert_one_line(
-        run(*given, "--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"
+        invoke(*given, "--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"
     )
     assert_one_line(
-        run(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
+        invoke(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
     )

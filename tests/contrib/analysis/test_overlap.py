@@ -5,14 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.native import Nonblocking
 from dear_mpi.bench.run import agreed, bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.contrib.analysis import overlap
-from dear_mpi.contrib.analysis.overlap import Driven, kind_of, overlap_of, show_overlap
+from dear_mpi.contrib.analysis.overlap import Driven, overlap_of
 from dear_mpi.ranks.world import run_world
 
 
@@ -22,10 +20,6 @@ class Logged:
     def __init__(self):
         self.log = []
         self.start, self.advance, self.wait = (partial(self.log.append, name) for name in ("start", "test", "wait"))
-
-
-def driven_by(call, tests=0):
-    return Driven(Prepared(call.wait, startable=call), SimpleNamespace(barrier=lambda: None), None, tests)
 
 
 def rows_of(monkeypatch, *turns_us):
@@ -41,16 +35,13 @@ def rows_of(monkeypatch, *turns_us):
     return overlap_of(Case("all_reduce", 8), Prepared(call.wait, startable=call), transport, 4, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("overall", "compute", "alone", "percent", "exposed"),
-    [
-        (200.0, 100.0, 100.0, 0, 100),  # one after the other
-        (100.0, 100.0, 100.0, 100, 0),  # all of it is hidden
-        (150.0, 100.0, 100.0, 50, 50),
-        (190.0, 140.0, 100.0, 50, 90),  # a compute that the collective slows down is exposed, but hides it for OMB
-        (260.0, 100.0, 100.0, 0, 160),  # never below 0
-    ],
-)
+@pytest.mark.parametrize(("overall", "compute", "alone", "percent", "exposed"), [
+    (200.0, 100.0, 100.0, 0, 100),  # one after the other
+    (100.0, 100.0, 100.0, 100, 0),  # all of it is hidden
+    (150.0, 100.0, 100.0, 50, 50),
+    (190.0, 140.0, 100.0, 50, 90),  # a compute that the collective slows down is exposed, but hides it for OMB
+    (260.0, 100.0, 100.0, 0, 160),  # never below 0
+])  # fmt: skip
 def test_overlap_is_that_of_omb_and_exposed_is_what_a_program_pays(
     monkeypatch, overall, compute, alone, percent, exposed
 ):
@@ -63,50 +54,6 @@ def test_times_are_means_over_turns(monkeypatch):
     assert [(row["carried_on_by"], row["tests"], row["turns"]) for row in rows] == [("tests", 4, 2), ("thread", 0, 2)]
     names = ("pure_us", "compute_alone_us", "overall_us", "compute_us", "tests_us")
     assert [rows[0][name] for name in names] == pytest.approx([2, 2, 4, 1.5, 0.5])
-
-
-@pytest.mark.parametrize(("tests", "passes", "made"), [(16, 64, 16), (16, 3, 3), (1, 64, 1), (0, 64, 0)])
-def test_tests_come_between_passes(tests, passes, made, monkeypatch):
-    call = Logged()
-    driven, done = driven_by(call, tests), []
-    driven.passes = passes
-    monkeypatch.setattr(driven, "compute", lambda passes: call.log.append("compute") or done.append(passes))
-    overall, compute, testing = driven.by_tests()
-    assert call.log == ["start", *(["compute", "test"] * made or ["compute"]), "wait"]
-    assert sum(done) == passes
-    assert overall >= compute + testing
-
-
-@pytest.mark.parametrize(("wanted_s", "numbers", "passes"), [(0.01, 1, None), (1e-5, 0, 10)])
-def test_passes_are_made_larger_then_more_of_them(wanted_s, numbers, passes, monkeypatch):
-    """By a clock on which a pass takes 1 ns for each number."""
-    driven = driven_by(Logged())
-    monkeypatch.setattr(driven, "seconds", lambda call: driven.passes * driven.numbers.size * 1e-9)
-    driven.last(wanted_s)
-    assert driven.numbers.size == overlap.NUMBERS[numbers]
-    assert driven.passes * driven.numbers.size * 1e-9 == pytest.approx(wanted_s, rel=0.03)
-    assert passes in (None, driven.passes)
-
-
-def test_a_thread_runs_beside_the_compute(monkeypatch):
-    log, driven = [], driven_by(Logged())
-    driven.thread = SimpleNamespace(
-        submit=lambda run: log.append("submit") or SimpleNamespace(result=lambda: log.append("result"))
-    )
-    monkeypatch.setattr(driven, "compute_all", lambda: log.append("compute"))
-    overall, computed, _ = driven.by_thread()
-    assert log == ["submit", "compute", "result"]
-    assert overall >= computed
-
-
-def test_a_request_is_tested_and_awaited():
-    log = []
-    request = SimpleNamespace(Test=lambda: log.append("test"), Wait=lambda: log.append("wait"))
-    call = Nonblocking(lambda: request)
-    call.start()
-    assert call.advance() is False
-    call.wait()
-    assert log == ["test", "wait"]
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
@@ -125,14 +72,3 @@ def test_plans_of_ours_overlap_at_each_size(ranks, collective, monkeypatch):
     kinds = [(each["bytes"], each["carried_on_by"]) for each in found]
     assert kinds == [(row.bytes, way) for row in report.rows for way in ("tests", "thread")]
     assert all(np.isfinite(each["overlap_percent"]) and each["pure_us"] > 0 for each in found)
-
-
-def test_each_type_and_number_of_ranks_has_a_table_of_its_own(monkeypatch):
-    (row, _) = rows_of(monkeypatch, ((1.0, 1.0, 0.0), (1.0, 1.0, 0.0)))
-    found = [
-        row | {"algorithm": "ring", "ranks": ranks, "dtype": dtype} for ranks in (2, 4) for dtype in ("fp32", "bf16")
-    ]
-    screen = Console(record=True, width=120)
-    show_overlap(screen, found * 2)
-    titles = [line.strip() for line in screen.export_text().splitlines() if "what hides behind compute" in line]
-    assert titles == [f"{kind_of(each)}: what hides behind compute" for each in found]

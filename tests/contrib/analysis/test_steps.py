@@ -11,7 +11,7 @@ from rich.console import Console
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import KINDS, Notes, Part, StepSpan, spans_of, starts_of
-from dear_mpi.contrib.analysis.steps import cells_of, show, steps_of, total_us, traced, words_of
+from dear_mpi.contrib.analysis.steps import show, steps_of, total_us, traced, words_of
 from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.world import run_world
 
@@ -65,13 +65,6 @@ def test_a_late_rank_is_seen_going_round_the_ring(ranks, segment_bytes):
 
 def span(kind, step, peer, begin_s, end_s):
     return StepSpan(kind, step, peer, begin_s, end_s, Part(kind))
-
-
-def test_cells_are_means_over_runs_and_name_the_peer_that_most_waiting_was_for():
-    run = [span("waiting", 1, 3, 0.0, 2e-6), span("waiting", 1, 2, 2e-6, 5e-6), span("combining", 1, 3, 5e-6, 6e-6)]
-    (cell,) = cells_of(7, [run, []])
-    assert (cell["rank"], cell["step"], cell["waits_for"]) == (7, 1, 2)
-    assert [cell[f"{kind}_us"] for kind in KINDS] == pytest.approx([2.5, 0.0, 0.5, 0.0])
 
 
 def test_a_wait_is_traced_to_who_was_late_not_to_who_waited_before():

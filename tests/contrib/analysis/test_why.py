@@ -10,16 +10,7 @@ import pytest
 from dear_mpi.bench.fit import Fit, programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.contrib.analysis.why import (
-    PARTS,
-    Site,
-    behind_middle,
-    cells,
-    explained,
-    model_of,
-    sentence,
-    spread_us,
-)
+from dear_mpi.contrib.analysis.why import PARTS, Site, behind_middle, cells, explained, model_of, sentence, spread_us
 from tests.bench.test_bench import row
 
 NETWORK = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9, o=1e-6)
@@ -113,14 +104,35 @@ def said(mine, *others, site=None):
     return sentence(apart(mine, site), [apart(each, site) for each in others])
 
 
-def test_the_sentence_names_the_part_that_differs_most():
-    small = said(timed("ring", 4096), timed("recursive_doubling", 4096))
-    assert small.startswith("At 4 KiB ring (134 us) is slower than recursive_doubling (47 us) because it has 6 mess")
-    assert "and recursive_doubling 2 messages after one another (40 us)." in small
-    large = said(timed("recursive_doubling", 1 << 22), timed("ring", 1 << 22))
-    assert "recursive_doubling (3399 us) is slower than ring (2334 us) because it has 8 MiB on its longest" in large
-    faster = said(timed("ring", 1 << 22), timed("recursive_doubling", 1 << 22), timed("naive", 1 << 22))
-    assert "ring (2334 us) is faster than recursive_doubling (3399 us) because it has 6 MiB on its longest" in faster
+RING, TREE, NATIVE = timed("ring", 4096), timed("recursive_doubling", 4096), row("native", 4096, 50.0)
+LARGE, LARGE_TREE, SLOW = timed("ring", 1 << 22), timed("recursive_doubling", 1 << 22), timed("ring", 4096, factor=3)
+WRONG = replace(timed("ring", 4096, factor=0.01), wrong=1)
+FIRST, LONGEST = "6 messages after one another (120 us)", "because it has {} MiB on its longest"
+SENTENCES = [  # a row, the others, and what is said
+    (RING, [TREE], "At 4 KiB ring (134 us) is slower than recursive_doubling (47 us) because it has 6 mess"),
+    (RING, [TREE], "and recursive_doubling 2 messages after one another (40 us)."),
+    (LARGE_TREE, [LARGE], f"recursive_doubling (3399 us) is slower than ring (2334 us) {LONGEST.format(8)}"),
+    (LARGE, [LARGE_TREE, timed("naive", 1 << 22)], f"is faster than recursive_doubling (3399 us) {LONGEST.format(6)}"),
+    (SLOW, [TREE], "the reason is unknown: model and late ranks explain a difference of 87 us, not 355 us"),
+    (SLOW, [NATIVE], "the reason is unknown: model and late ranks explain 134 us of ring, not 402 us."),
+    (row("shared", 4096, 300.0), [NATIVE], "the reason is unknown: shared has no program of messages"),
+    (RING, [row("native", 4096, 60.0)], f"89% of its time is {FIRST}; the parts of native are unknown"),
+    (LARGE, [row("native", 1 << 22, 900.0)], "native takes less than messages on this network can"),
+    (RING, [WRONG, TREE], "slower than recursive_doubling (47 us)"),
+    (replace(RING, ci_low_us=40.0), [timed("bruck", 4096)], "cannot be told apart: their intervals overlap. ring: 89%"),
+    (RING, [], f"At 4 KiB ring takes 134 us: 89% of its time is {FIRST}."),
+]
+
+
+@pytest.mark.parametrize(("mine", "others", "words"), SENTENCES)
+def test_the_sentence_names_the_part_that_differs_most_if_the_model_explains_it(mine, others, words):
+    found = said(mine, *others)
+    assert words in found
+    assert ("cannot be told apart" in found) == ("intervals overlap" in words)
+
+
+def test_without_a_fit_a_time_cannot_be_split():
+    assert "it cannot be split" in sentence(Site(None).apart(row("ring", 4096), "ring"), [])
 
 
 @pytest.mark.parametrize(
@@ -141,44 +153,6 @@ def test_a_late_rank_is_the_reason_where_one_was_planted():
     ends = [[slow.p50_us] * 9] * 3 + [[slow.p50_us + 400] * 9]
     late = replace(slow, p50_us=slow.p50_us + 400, ci_low_us=500.0, ci_high_us=600.0, slow_rank=3, times_us=ends)
     assert "because it has a late rank, mostly rank 3 (400 us)" in said(late, timed("bruck", 1 << 16))
-
-
-def test_where_the_model_does_not_explain_a_difference_no_reason_is_given():
-    """The ring takes three times what its messages explain; a library's call takes any time, and is not judged."""
-    odd = said(timed("ring", 4096, factor=3), timed("recursive_doubling", 4096))
-    assert "the reason is unknown: model and late ranks explain a difference of 87 us, not 355 us" in odd
-    beside = said(timed("ring", 4096, factor=3), row("native", 4096, 50.0))
-    assert "the reason is unknown: model and late ranks explain 134 us of ring, not 402 us." in beside
-    assert "cannot be told apart" not in odd + beside
-    shared = said(row("shared", 4096, 300.0), row("native", 4096, 50.0))
-    assert "the reason is unknown: shared has no program of messages" in shared
-
-
-def test_beside_a_library_the_largest_part_is_named():
-    found = said(timed("ring", 4096), row("native", 4096, 60.0))
-    assert "89% of its time is 6 messages after one another (120 us); the parts of native are unknown" in found
-    quick = said(timed("ring", 1 << 22), row("native", 1 << 22, 900.0))
-    assert "native takes less than messages on this network can" in quick
-
-
-def test_the_other_one_has_right_results():
-    quick = replace(timed("ring", 4096, factor=0.01), wrong=1)
-    assert "slower than recursive_doubling (47 us)" in said(
-        timed("ring", 4096), quick, timed("recursive_doubling", 4096)
-    )
-
-
-def test_times_that_overlap_are_not_explained_by_differences():
-    made = replace(timed("ring", 4096), ci_low_us=40.0)
-    assert "cannot be told apart: their intervals overlap. ring: 89% of" in said(made, timed("bruck", 4096))
-
-
-def test_alone_a_time_is_explained_by_itself():
-    assert (
-        said(timed("ring", 4096))
-        == "At 4 KiB ring takes 134 us: 89% of its time is 6 messages after one another (120 us)."
-    )
-    assert "it cannot be split" in sentence(Site(None).apart(row("ring", 4096), "ring"), [])
 
 
 def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():

@@ -48,7 +48,6 @@ HEAD = f"""Does `blame` name the cause of a slow iteration?
 
 
 def trained(world, cause, model, blame):
-    """The report of a run on this rank."""
     prepare = Job.prepare
 
     def with_cause(job, world):
@@ -65,7 +64,6 @@ def trained(world, cause, model, blame):
 
 
 def on_rank(kind, seed, file, *, blame):
-    """What each rank of a run does."""
     cause = Cause.drawn(kind, random.Random(f"{kind} {seed}"), RANKS)
     model = f"synthetic:{Path(file).parent / MODEL_FILE}"
     rank, report = run_world(lambda world: (world.rank, trained(world, cause, model, blame)), link=parse_link(LINK))
@@ -77,7 +75,6 @@ def on_rank(kind, seed, file, *, blame):
 
 
 def measured(folder, kind, seed, *, blame=True):
-    """What a run said, kept in a file."""
     file = folder / f"{kind}-{seed}-{'on' if blame else 'off'}.json"
     if not file.exists():
         model_in(folder)

@@ -63,7 +63,6 @@ def planted(world, cause):
 
 
 def plant_in_layers(layers, cause, rank):
-    """Give a layer the cause, on this rank."""
     for layer in layers:
         name = layer.parameters[0].name.rpartition(".")[0]
         if (cause.kind, cause.name) == ("layer", name):

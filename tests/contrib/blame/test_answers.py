@@ -4,10 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.transports.wait_policy import Crowd
 from dear_mpi.contrib.blame import job
@@ -15,13 +12,13 @@ from dear_mpi.contrib.blame.blamed import FEWEST, blame
 from dear_mpi.contrib.blame.causes import Suspects
 from dear_mpi.contrib.blame.graph import Link, Sort
 from dear_mpi.contrib.blame.job import Blamer
-from dear_mpi.contrib.blame.output import show_blame
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline import TimelineFiles, read_timeline
 from dear_mpi.training.recorder import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import FILL, train
 from dear_mpi.training.spans import Iteration, Rank
+from tests.cli_checks import invoke
 from tests.training_checks import settings
 
 ENOUGH = FEWEST + FILL
@@ -60,20 +57,10 @@ def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blam
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The timeline of a run, and its report."""
     folder = tmp_path_factory.mktemp("recorded")
     config, path = Config.of(settings(iterations=ENOUGH)), folder / "timeline.json"
     how = {"timeline": TimelineFiles("--timeline", [path]), "observers": {"blame": Blamer}}
     return path, run_world(lambda world: train(config, world, **how), threads=2)
-
-
-def test_the_table_counts_one_rank_as_one(recorded, capsys):
-    show_blame(
-        Console(), recorded[1]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
-    )
-    said = capsys.readouterr().out
-    assert f"{FEWEST} iterations on 1 rank, replayed +0.0%" in said
-    assert "Suspects: 1 link, 3 layers. Usual for a layer: " in said
 
 
 def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):
@@ -97,10 +84,10 @@ def test_what_one_rank_does_in_its_first_iteration_others_may_have_done_before_t
 
 def test_where_ranks_share_cores_blame_says_so(recorded, tmp_path):
     content, path = json.loads(recorded[0].read_text()), tmp_path / "crowded.json"
-    said = [CliRunner().invoke(app, ["blame", str(recorded[0])]).output]
+    said = [invoke("blame", str(recorded[0])).output]
     content["recorded"]["facts"]["transport"] = f"MPI; {Crowd(threads=6, cores=2)}"
     path.write_text(json.dumps(content))
-    said.append(CliRunner().invoke(app, ["blame", str(path)]).output)
+    said.append(invoke("blame", path).output)
     assert ["Ranks share cores here" in each for each in said] == [False, True]
 
 
@@ -109,6 +96,6 @@ def test_a_timeline_of_too_few_iterations_is_named(recorded, tmp_path):
     for rank in content["recorded"]["runs"][0]["ranks"]:
         del rank["iterations"][-1]
     path.write_text(json.dumps(content))
-    done = CliRunner().invoke(app, ["blame", str(path)])
+    done = invoke("blame", path)
     assert done.exit_code == 2
     assert f"few.json': blame needs {FEWEST} iterations at least, and has {FEWEST - 1}" in done.output

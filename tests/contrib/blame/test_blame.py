@@ -1,13 +1,14 @@
 """Blame of runs on the virtual fabric, whose records are exact, and of a run on threads with one planted cause."""
 
 import json
+import os
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dear_mpi.contrib.blame import blamed, causes
+from dear_mpi.contrib.blame import blamed
 from dear_mpi.contrib.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
 from dear_mpi.contrib.blame.graph import Graph, replay
 from dear_mpi.contrib.blame.job import declared_of
@@ -28,7 +29,8 @@ from dear_mpi.training.spans import COMPUTE, Iteration, Rank, Run, Span, Timelin
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
 
-RANKS, ITERATIONS, SEEDS = 4, 20, 20
+RANKS, ITERATIONS = 4, 20
+SEEDS = 20 if os.environ.get("EVERY") else 4
 USES = LAYERS
 BUCKETS = Cut(tuple(Bucket(at, 32 * at, 32 * at + 32, (2 * at, 2 * at + 1), 128) for at in range(USES // 2)))
 NAMES = [f"layer{use}" for use in range(USES)]
@@ -110,10 +112,10 @@ def test_nothing_stands_out_where_nothing_is_wrong(schedule):
 
 @pytest.mark.parametrize("schedule", ["wfbp", "dear"])
 def test_noise_alone_is_seldom_blamed_on_somebody(schedule):
-    """In 5 % of runs at most, of which chance may make four of 30. By what is saved alone more would be named."""
-    found = [blame(noisy(schedule, seed), USUAL) for seed in range(30)]
-    assert sum(bool(each.causes) for each in found) <= 4
-    assert sum(bool(each.causes) or each.most.share >= LEAST for each in found) > 8
+    """In 5 % of runs at most, of which chance may make two of 12. By what is saved alone more would be named."""
+    found = [blame(noisy(schedule, seed), USUAL) for seed in range(3 * SEEDS)]
+    assert sum(bool(each.causes) for each in found) <= 1 + SEEDS // 3
+    assert sum(bool(each.causes) or each.most.share >= LEAST for each in found) > 0.8 * SEEDS
 
 
 def test_a_cause_is_not_hidden_by_noise_that_costs_more():
@@ -128,13 +130,6 @@ def test_after_three_causes_blame_says_that_it_looks_no_further():
     assert len(found.causes) == 3
     assert found.most.share >= LEAST
     assert sentences(found)[-1].startswith("After 3 causes blame looks no further: with ")
-
-
-def test_layers_that_are_not_tried_count_as_suspects(monkeypatch):
-    monkeypatch.setattr(causes, "MOST_LAYERS", 2)
-    trial = Trial(checked(virtual("dear")), USUAL)
-    assert trial.count == {"rank": RANKS, "link": 0, "layer": USES}
-    assert sum(each.kind == "layer" for each in trial.suspects) == 2
 
 
 def test_iterations_that_are_too_few_for_so_many_suspects_are_refused(monkeypatch):

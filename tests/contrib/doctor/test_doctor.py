@@ -5,22 +5,19 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi import __version__
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.contrib.doctor import examine
-from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages, software
-from dear_mpi.contrib.doctor.findings import ALIKE, SEVERITIES, findings
+from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages
+from dear_mpi.contrib.doctor.findings import SEVERITIES, findings
 from dear_mpi.contrib.doctor.library import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.array import Gpu
+from tests.cli_checks import invoke
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")
@@ -35,14 +32,12 @@ def rank(number, **changes):
 
 
 def job(*ranks, **changes):
-    """A healthy job of two ranks, changed."""
     ranks = list(ranks) or [rank(0), rank(1)]
     healthy = Facts(Launch("Open MPI's mpirun", 2, 0, 0), MPI, ranks, links=links("host", 10.0))
     return replace(healthy, **changes)
 
 
 def links(path, speed):
-    """Both directions of a pair."""
     figures = path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1
     return [Link(0, 1, *figures), Link(1, 0, *figures)]
 
@@ -209,12 +204,6 @@ def test_mtus_are_those_of_interfaces_that_are_up(tmp_path):
     assert mtus(tmp_path / "none") == {}
 
 
-def test_software_is_what_this_process_uses():
-    found = software("MPICH 5")
-    assert (found["NumPy"], found["dear-mpi"], found["the MPI library"]) == (np.__version__, __version__, "MPICH 5")
-    assert set(found) < set(ALIKE)
-
-
 def test_the_worst_comes_first():
     ranks = rank(0, gpu_problem="there is no GPU"), rank(1, cores=(0,)), rank(2)
     facts = job(*ranks, device="cuda", probed=DIRECT)
@@ -259,7 +248,7 @@ BAD = [
 def test_bad_flags(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(examine, "mpi_facts", no_library)
-    result = CliRunner().invoke(app, ["doctor", *arguments])
+    result = invoke("doctor", *arguments)
     assert result.exit_code == 2, result.output
     assert message in result.output
 
@@ -271,7 +260,7 @@ def no_library():
 def test_without_mpi(monkeypatch, tmp_path):
     monkeypatch.setattr(examine, "mpi_facts", no_library)
     file = tmp_path / "report.json"
-    result = CliRunner().invoke(app, ["doctor", "--json", str(file)])
+    result = invoke("doctor", "--json", file)
     assert result.exit_code == 1, result.output
     assert "broken: no MPI library can be used: cannot load MPI library libmpi.so: no such file" in result.output
     report = json.loads(file.read_text())

@@ -15,7 +15,6 @@ from dear_mpi.models.data import Batches, load_data  # noqa: E402
 from dear_mpi.models.layer import Parameter  # noqa: E402
 from dear_mpi.training import Session  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
-from tests.pages import Page  # noqa: E402
 from tests.training_checks import on_all  # noqa: E402
 
 ITERATIONS = 30
@@ -97,11 +96,7 @@ def test_the_digits_have_the_losses_of_a_plain_loop(ranks, schedules):
 
 def test_parameters_are_named_by_their_place():
     names = [[each.name for each in layer.parameters] for layer in layers()]
-    assert names == [
-        ["stem['b']", "stem['w']"],
-        ["residual[0][0]", "residual[0][1]", "residual[1]"],
-        ["head"],
-    ]
+    assert names == [["stem['b']", "stem['w']"], ["residual[0][0]", "residual[0][1]", "residual[1]"], ["head"]]
 
 
 def test_a_function_is_compiled_once():
@@ -193,21 +188,3 @@ def test_what_cannot_be_trained_is_refused():
     assert unequal[0] == unequal[1]
     assert "session: model must be the same on all ranks" in unequal[0]
     assert isinstance(layers()[2].parameters[0], Parameter)
-
-
-def test_the_page_trains():
-    (block,) = Page.of("contrib/jax.md").blocks
-    draw = np.random.default_rng(1).standard_normal
-    w, b, v = (draw(shape).astype("f4") / 4 for shape in ((8, 16), 16, (16, 1)))
-    x, steps = draw((32, 8)).astype("f4"), "losses += [session.step(x, x.sum(1)[:, None]) for _ in range(20)]"
-    assert block.count("    ...\n") == 1
-
-    def body(transport):
-        losses = []
-        exec(
-            block.replace("    ...\n", f"    {steps}\n"),
-            {"w": w, "b": b, "v": v, "x": x, "comm": transport, "losses": losses},
-        )
-        return losses[-1] < losses[0]
-
-    assert on_all(body, 2) == [True] * 2

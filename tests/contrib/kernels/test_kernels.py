@@ -4,14 +4,12 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["bench-kernels", *map(str, arguments)])
+    return invoke("bench-kernels", *arguments)
 
 
 def test_kernels_are_timed(tmp_path, monkeypatch):
@@ -31,20 +29,17 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
     assert "kernels on cpu, fp32 tensors, 1 rank" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "cuda"], "--device: CuPy is not installed"),
-        (["--device", "tpu"], "--device: device 'tpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
-        (["--models", "resnet5"], "--models: synthetic model 'resnet5' is unknown: did you mean 'resnet50'? Allow"),
-        (["--models", "resnet50,"], "--models takes one or several with commas between them, not 'resnet50,'"),
-        (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
-        (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
-        (["--json", "no such folder/rows.json"], "cannot be written"),
-        (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
-        (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--device", "cuda"], "--device: CuPy is not installed"),
+    (["--device", "tpu"], "--device: device 'tpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
+    (["--models", "resnet5"], "--models: synthetic model 'resnet5' is unknown: did you mean 'resnet50'? Allow"),
+    (["--models", "resnet50,"], "--models takes one or several with commas between them, not 'resnet50,'"),
+    (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
+    (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
+    (["--json", "no such folder/rows.json"], "cannot be written"),
+    (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
+    (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
+])  # fmt: skip
 def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     table = {"modules": [{"name": "a", "params": [1000 << 30], "fwd_flops": 1}]}

@@ -34,7 +34,6 @@ def batch(iteration, rank=0, ranks=1):
 
 
 def trained(transport, *, kind=mlp, dtype=np.float32, iterations=5, cuts=(), optimizer=None, **options):
-    """The parameters by name, and their digest."""
     optimizer = optimizer or KFAC(0.05, damping=0.1)
     with Session(layers(kind, dtype), SoftmaxCrossEntropy(), transport, optimizer=optimizer, **options) as session:
         for iteration in range(iterations):
@@ -201,14 +200,11 @@ def test_a_model_without_rows_is_refused():
         run_loopback(2, body)
 
 
-@pytest.mark.parametrize(
-    ("constants", "said"),
-    [
-        ({"damping": 0.0}, "damping must be above zero, not 0"),
-        ({"damping": -1.0}, "damping must be finite and not negative, not -1"),
-        ({"factor_decay": 1.0}, "factor_decay must be below 1, not 1"),
-    ],
-)
+@pytest.mark.parametrize(("constants", "said"), [
+    ({"damping": 0.0}, "damping must be above zero, not 0"),
+    ({"damping": -1.0}, "damping must be finite and not negative, not -1"),
+    ({"factor_decay": 1.0}, "factor_decay must be below 1, not 1"),
+])  # fmt: skip
 def test_constants_are_checked(constants, said):
     with pytest.raises(ValueError, match=said):
         KFAC(**constants)

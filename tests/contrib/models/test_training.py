@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.contrib.models.networks import gpt
-from dear_mpi.kernels.optimizers import Muon
-from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import Session
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -27,13 +22,10 @@ def test_presets_and_refusals():
         Config.of({"model": "gtp"})
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"model": "gpt"}, "model 'gpt' takes only text"),
-        ({"model": "cnn", "data": README}, "model 'cnn' takes no text"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"model": "gpt"}, "model 'gpt' takes only text"),
+    ({"model": "cnn", "data": README}, "model 'cnn' takes no text"),
+])  # fmt: skip
 def test_data_that_a_model_does_not_take_is_refused(choices, said):
     with pytest.raises(ValueError, match=said):
         run_world(lambda world: train(Config.of(settings(**choices)), world), threads=1)
@@ -63,19 +55,3 @@ def test_gpt_learns_a_text():
     config = Config.of({"model": "gpt", "data": README, "fusion": "layers:2", "context": 16, "iterations": 200})
     loss = run_world(lambda world: train(config, world), threads=1)["loss"]
     assert loss[0] > 5 > 2.3 > np.mean(loss[-20:])
-
-
-@pytest.mark.parametrize(("fusion", "most"), [("none", 0.32), ("tensors", 0.3), ("25MB", 0.32)])
-def test_owners_of_gpt_have_at_most_a_third_of_its_updates(fusion, most):
-    """As far as costs say it: max * min^2 of each matrix; the page has what the clock says."""
-
-    def share(transport):
-        layers = gpt((64,), 256, np.random.default_rng(0), np.dtype(np.float32))
-        with Session(layers, SoftmaxCrossEntropy(), transport, optimizer=Muon(), fusion=fusion) as session:
-            group = session.group
-            spans = [group.arena.sharing.own(bucket) for bucket in group.buckets]
-            return sum(group.owners.work(group.layout, span.start, span.stop) for span in spans) / group.layout.count
-
-    shares = run_loopback(4, share)
-    assert sum(shares) == pytest.approx(1)
-    assert max(shares) <= most

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from tests.browser import PHONE, WIDE
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
-BOARD = ".board svg"
 MY_RING = Path(__file__).parents[3] / "docs/lecture/cells/ring.py"
 
 
@@ -20,7 +17,7 @@ def explained(tmp_path):
     def explain(algorithm="ring", ranks=4, *flags, code=0):
         file = tmp_path / "page.html"
         words = ("explain", "--algorithm", algorithm, "--ranks", ranks, "--html", file, *flags)
-        result = CliRunner().invoke(app, list(map(str, words)))
+        result = invoke(*words)
         assert result.exit_code == code, result.output
         return file
 
@@ -46,41 +43,6 @@ def test_steps_are_told_and_drawn(explained, opened):
     assert "at first" in page.text(".where")
 
 
-def test_who_owns_chunk_2_after_step_1(explained, opened):
-    """What somebody asks who has never seen a ring; and why step 3 is needed."""
-    page = opened(explained())
-    page.page.keyboard.press("ArrowRight")
-    page.page.keyboard.press("ArrowRight")
-    page.page.locator(".bar").nth(2).click()
-    owner = "Chunk 2 belongs to rank 2. After step 1 rank 1 has most of it: the data of ranks 0-1 and 3."
-    assert page.text(".owner") == owner
-    assert page.text(".way .now") == "step 1 0 → 1 added"
-    assert page.page.locator(".bar.followed").count() == 4
-    assert page.page.locator("#follow-0").input_value() == "2"
-    page.page.click("text=step 3 >> nth=0")
-    assert page.text(".owner") == "Chunk 2 belongs to rank 2. After step 3 it is complete on ranks 2-3."
-    assert "So rank 2 sends chunk 2 to rank 3, which keeps it as it is." in page.text(".said")
-    assert page.text(".way .now") == "step 3 2 → 3 kept"
-    assert "Of 16 chunks that ranks shall have, 8 are complete." in page.text(".said")
-    why = "Why step 3? It hands 4 complete chunks on, to ranks that lacked them. Without it the proof finds: “"
-    assert why in page.text(".why")
-    page.page.click("text=step 2 >> nth=0")
-    assert "Why step 2? It completes 4 chunks, with the last contributions." in page.text(".why")
-
-
-def test_play_goes_through_and_can_be_stopped(explained, opened):
-    page = opened(explained(ranks=2))
-    page.page.keyboard.press(" ")
-    assert page.text("button.main") == "Pause"
-    page.page.wait_for_selector(".where:text-is('after step 0')")
-    page.page.wait_for_selector(".where:text-is('after step 1')")
-    assert page.text("button.main") == "Play", "it has come to its end"
-    page.page.click("button.main")
-    page.page.click("button.main")
-    assert page.text("button.main") == "Play"
-    assert page.text(".where") == "at first", "it began anew, and was stopped"
-
-
 def figure(page, name, column=0):
     row = page.page.locator(".results tbody tr", has=page.page.locator(f"th:text-is('{name}')"))
     return row.locator("td").nth(column).inner_text()
@@ -101,86 +63,17 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 16
 
 
-def test_pieces_are_a_slider_of_algorithms_that_ask_for_them(explained, opened):
-    page = opened(explained("double_tree", 8, "--pieces", "2"))
-    assert page.text("output[for=pieces]") == "2"
-    before = int(figure(page, "steps"))
-    page.slide("#pieces", 5)
-    assert page.text("output[for=pieces]") == "32"
-    assert int(figure(page, "steps")) > before + 8, "segments follow each other through the tree"
-    assert opened(explained("ring", 8)).page.locator("#pieces").count() == 0
-
-
-def test_two_algorithms_step_together(explained, opened):
-    page = opened(explained("ring,double_tree", 8))
-    assert page.texts(".side h2") == ["ring on 8 ranks", "double_tree on 8 ranks"]
-    page.page.keyboard.press("ArrowRight")
-    assert [text.split(":")[0] for text in page.texts(".said")] == ["Step 0", "Step 0"]
-    page.page.keyboard.press("End")
-    assert [text.split(":")[0] for text in page.texts(".said")] == ["Step 13", "Step 5"], "each ends where it ends"
-    assert figure(page, "steps", 0) == "14"
-    assert figure(page, "steps", 1) == "6"
-    widths = page.page.locator(".chart svg").evaluate_all("charts => charts.map(each => each.viewBox.baseVal.width)")
-    assert widths[0] == widths[1]
-    ticks = [page.page.locator(f".chart >> nth={side} >> .tick").all_inner_texts() for side in (0, 1)]
-    assert ticks[0] == ticks[1], "one axis of time"
-
-
-WRONG = [
-    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", (0, None)),
-    (
-        "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))",
-        "after step 5",
-        "rank 0: chunk 0 ends with",
-        (0, 0),
-    ),
-    (
-        "Step((replace(wrong.sends[0], chunks=range(3, 4)),), wrong.receives)",
-        "step 1 fails",
-        "expects chunk",
-        (0, None),
-    ),
-]
-
-
-def test_a_step_that_cannot_be_read_is_told(explained, opened, tmp_path):
-    wrong = "Step((replace(wrong.sends[0], peer=size),), wrong.receives)"
+@pytest.mark.parametrize(("wrong", "where", "said", "bars"), [
+    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", 0),
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "after step 5", "chunk 0 ends with", 1),
+], ids=["blocked", "end"])  # fmt: skip
+def test_a_wrong_program_opens_where_it_breaks(wrong, where, said, bars, explained, opened, tmp_path):
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
     page = opened(explained(f"{tmp_path}/mine.py:all_reduce", code=2))
-    assert "rank 0, step 1: the peer must be another rank of 0..3, not 4" in page.text(".fault")
-    assert page.text(".where") == "step 1 fails"
-    assert page.text(".said").startswith("Step 1 cannot be carried out.")
-    page.slide("#ranks", 0)
-    assert page.text(".side h2") == "mine.py:all_reduce on 2 ranks"
-
-
-@pytest.mark.parametrize(("wrong", "where", "said", "place"), WRONG, ids=["blocked", "end", "chunk"])
-def test_a_wrong_program_opens_where_it_breaks(wrong, where, said, place, explained, opened, tmp_path):
-    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
-    page = opened(explained(f"{tmp_path}/mine.py:all_reduce", code=2))
-    rank, chunk = place
     assert page.text(".where") == where
     assert said in page.text(".fault")
     cards = page.page.locator(".board .rank")
-    assert [number for number in range(4) if "failed" in cards.nth(number).get_attribute("class")] == [rank]
-    assert page.page.locator(".bar.wrong").count() == (chunk is not None)
-    if chunk is not None:
-        assert f"chunk {chunk} on rank {rank}" in page.page.locator(".bar.wrong title").text_content()
-    else:
-        assert page.page.locator(".arrows .fails").count() > 0
-        assert "Step 1: " in page.text(".said")
+    assert [number for number in range(4) if "failed" in cards.nth(number).get_attribute("class")] == [0]
+    assert page.page.locator(".bar.wrong").count() == bars
     page.page.click("text=◀ Back")
     assert page.page.locator(".failed").count() == 0
-
-
-@pytest.mark.parametrize(("window", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
-def test_it_fits_by_day_and_by_night(window, scheme, explained, opened):
-    page = opened(explained("ring", 16), window, color_scheme=scheme)
-    assert page.page.evaluate("document.documentElement.scrollWidth") == window["width"], "nothing sticks out"
-    ground = "getComputedStyle(document.body).backgroundColor"
-    before = page.page.evaluate(ground)
-    assert (sum(map(int, before[4:-1].split(","))) < 200) == (scheme == "dark")
-    page.page.click("header button")
-    assert page.page.evaluate(ground) != before
-    if window is PHONE:
-        assert page.page.locator(".board svg").bounding_box()["width"] > 0.7 * window["width"]

@@ -5,9 +5,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.look import window_of
 from dear_mpi.contrib.pages.lanes import KINDS, Names, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
@@ -15,6 +13,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training.spans import LANES
+from tests.cli_checks import succeed
 from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}
@@ -41,8 +40,7 @@ def test_the_documented_example_shows_that_schedules_differ(tmp_path):
     """Each of its rows takes another time: a page with three equal rows teaches nothing."""
     page = (ROOT / "docs" / "contrib" / "pages.md").read_text("utf-8")
     (words,) = re.findall(r"dear-mpi (simulate .*) --html", page)
-    result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "rows.json")])
-    assert result.exit_code == 0, result.output
+    succeed(*words.split(), "--json", tmp_path / "rows.json")
     times = [row["iteration_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
     assert len(times) == 3
     assert all(later < 0.95 * sooner for sooner, later in pairwise(times))
@@ -85,8 +83,7 @@ def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
 def test_simulate_writes_every_place(small, tmp_path):
     file = tmp_path / "page.html"
     words = ("simulate", "--model", small, "--ranks", "4", "--network", "1gbit,50us", "--fusion", "cut:1MB")
-    result = CliRunner().invoke(app, [*words, "--schedules", "wfbp,dear", "--html", str(file)])
-    assert result.exit_code == 0, result.output
+    succeed(*words, "--schedules", "wfbp,dear", "--html", file)
     data = data_of(file)
     assert len(data["states"]) == len(BANDWIDTHS) * len(LATENCIES) * len(data["sliders"][2]["labels"])
     given = data["states"][",".join(str(slider["at"]) for slider in data["sliders"])]
@@ -96,22 +93,10 @@ def test_simulate_writes_every_place(small, tmp_path):
     assert file.stat().st_size < 2 * 10**6
 
 
-@pytest.mark.parametrize("large", [10**4, 10**7])
-def test_a_large_page_is_told(small, large, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.contrib.pages.predicted.LARGE_BYTES", large)
-    file = tmp_path / "page.html"
-    words = ("simulate", "--model", small, "--ranks", "4", "--fusion", "none,25MB", "--schedules", "wfbp")
-    result = CliRunner().invoke(app, [*words, "--html", str(file)])
-    assert result.exit_code == 0, result.output
-    assert 10**4 < file.stat().st_size < 10**7
-    assert ("fewer --schedules make it smaller" in " ".join(result.stderr.split())) == (large == 10**4)
-
-
 def test_compare_writes_what_it_measured(tmp_path):
     file = tmp_path / "page.html"
     words = ("compare", "--threads", "2", "--model", "mlp", "--schedules", "wfbp,dear", "--iterations", "3")
-    result = CliRunner().invoke(app, [*words, "--fusion", "none", "--html", str(file)])
-    assert result.exit_code == 0, result.output
+    succeed(*words, "--fusion", "none", "--html", file)
     data = data_of(file)
     assert data["live"]
     assert data["sliders"] == []

@@ -4,20 +4,17 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.program import Step
 from dear_mpi.contrib.pages.algorithms import write_algorithms
 from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
-from dear_mpi.contrib.pages.whole import WEB
 from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
-MOST_BYTES, LINES, COLUMNS = 10**6, 250, 120
+MOST_BYTES = 10**6
 SERVED = [(name, each) for name in ALGORITHMS for each in ALGORITHMS[name] if runner_of(name) == "messages"]
 
 
@@ -67,43 +64,6 @@ def data_of(text):
     return re.search(r"^const DATA = (.*);$", text, re.MULTILINE)[1]
 
 
-KINDS = {
-    ("ring", 6, 1): "ring",
-    ("bidirectional", 6, 1): "ring",
-    ("ring", 1, 1): "ring",
-    ("naive", 6, 1): "star",
-    ("binomial", 8, 1): "tree",
-    ("double_tree", 8, 1): "tree",
-    ("torus", 12, 1): "torus",
-    ("pairwise", 6, 1): "circle",
-    ("rabenseifner", 8, 1): "hypercube",
-    ("recursive_doubling", 4, 1): "hypercube",
-    ("recursive_doubling", 16, 1): "hypercube",
-    ("recursive_doubling", 6, 1): "circle",
-    ("hierarchical", 6, 2): "hosts",
-}
-
-
-@pytest.mark.parametrize(("asked", "kind"), KINDS.items())
-def test_ranks_stand_as_they_talk(asked, kind):
-    name, size, hosts = asked
-    layout = [rank * hosts // size for rank in range(size)]
-    data = steps_of(programs(name, "all_reduce", size, hosts=layout), layout)
-    assert {each["kind"] for each in data["places"]} == {kind}
-    assert len(data["places"]) == 1 + (name == "double_tree")
-    for each in data["places"]:
-        assert len({tuple(place) for place in each["at"]}) == size, "each rank has a place of its own"
-        assert all(0 <= coordinate <= 1 for place in each["at"] for coordinate in place)
-    assert len(data["placed"]) == size * data["parts"]
-
-
-def test_why_a_step_is_there():
-    written = programs("ring", "all_reduce", 4)
-    assert all(": chunk " in text for text in steps_of(written, [0] * 4)["without"])
-    idle = [program.__class__(program.collective, program.rank, 4, (Step(), *program.steps)) for program in written]
-    assert steps_of(idle, [0] * 4)["without"][0] == "", "it could be left out"
-
-
 WRONG = {
     "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))": (None, 0, COPIED),
     "Step(wrong.sends, ())": (1, None, NOT_RECEIVED),
@@ -136,32 +96,22 @@ def test_red_is_the_rank_that_errs(wrong, tmp_path):
 def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step((), wrong.receives)"))
-    result = CliRunner().invoke(app, ["explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce"])
+    result = invoke("explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: algorithm 'mine.py:all_reduce' of 2: rank 0, step 1")
     assert (tmp_path / "page.html").is_file()
 
 
-def test_sources_are_short():
-    for source in WEB.iterdir():
-        lines = source.read_text(encoding="utf-8").splitlines()
-        assert len(lines) <= LINES, source.name
-        assert not [number for number, line in enumerate(lines, 1) if len(line) > COLUMNS], source.name
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
-        (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
-        (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
-        (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
-        (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
+    (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
+    (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
+    (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
+    (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
+])  # fmt: skip
 def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["explain", "--html", "page.html", *flags])
+    result = invoke("explain", "--html", "page.html", *flags)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())

@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from tests.browser import PHONE, WIDE
+from tests.cli_checks import succeed
 from tests.contrib.pages.test_lanes_page import SMALL
 
 
@@ -16,8 +14,7 @@ def file(tmp_path_factory):
     (folder / "small.json").write_text(json.dumps(SMALL))
     words = ("simulate", "--model", f"synthetic:{folder}/small.json", "--ranks", "4", "--network", "1gbit,50us")
     more = ("--fusion", "none", "--schedules", "wfbp,dear", "--forward-time", "0.01", "--html")
-    result = CliRunner().invoke(app, [*words, *more, str(folder / "page.html")])
-    assert result.exit_code == 0, result.output
+    succeed(*words, *more, folder / "page.html")
     return folder / "page.html"
 
 
@@ -32,13 +29,6 @@ def test_lanes_of_all_schedules_are_on_one_axis(file, opened):
     assert page.page.locator(".lanes line.bound").count() == 2
     assert page.page.locator(".results tbody tr").count() == 2
     assert "compute waits: exposed" in page.text(".legend")
-
-
-def test_a_bar_says_its_name_and_times(file, opened):
-    page = opened(file)
-    page.page.locator(".run rect").last.click()
-    assert page.text(".touched").startswith("dear, each of 4 ranks: ")
-    assert " in all" in page.text(".touched")
 
 
 def test_sliders_choose_a_prediction(file, opened):
@@ -60,9 +50,3 @@ def test_sliders_choose_a_prediction(file, opened):
     wide = page.page.locator(".lanes svg").bounding_box()["width"]
     page.slide("#zoom", 4)
     assert page.page.locator(".lanes svg").bounding_box()["width"] == pytest.approx(4 * wide, rel=0.01)
-
-
-@pytest.mark.parametrize(("window", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
-def test_it_fits(window, scheme, file, opened):
-    page = opened(file, window, color_scheme=scheme)
-    assert page.page.evaluate("document.documentElement.scrollWidth") == window["width"]

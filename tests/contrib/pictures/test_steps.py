@@ -2,9 +2,8 @@
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
 
@@ -16,7 +15,7 @@ def drawn(tmp_path):
         file = tmp_path / "steps.svg"
         words = ("explain", "--algorithm", name, "--ranks", str(size), "--picture", str(file))
         with matplotlib.rc_context({"svg.fonttype": "none"}):
-            done = CliRunner().invoke(app, list(words))
+            done = invoke(*words)
         assert done.exit_code == code, done.output
         return file.read_text()
 
@@ -28,15 +27,11 @@ def file(tmp_path):
     return tmp_path / "mine.py"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said", "panels"),
-    [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
-        ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
-        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
-    ],
-    ids=["end", "blocked", "shape"],
-)
+@pytest.mark.parametrize(("wrong", "said", "panels"), [
+    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
+    ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
+    ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
+], ids=["end", "blocked", "shape"])  # fmt: skip
 def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, drawn, file):
     file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
     text = drawn(f"{file}:all_reduce", 4, code=2)
@@ -45,32 +40,6 @@ def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, 
     assert any(said in line for line in red), "the sentence of the proof"
     assert all(any(panel in line for line in red) == (panel == panels[-1]) for panel in panels)
     assert ("step 2" in text) == ("ends" in said)
-
-
-THREE_CHUNKS_A_RANK = """
-from dataclasses import replace
-
-from dear_mpi.collectives.algorithms import ring
-from dear_mpi.collectives.program.program import Step
-
-
-def wide(transfer):
-    return replace(transfer, chunks=range(3 * transfer.chunks.start, 3 * transfer.chunks.stop))
-
-
-def all_reduce(rank, size):
-    program = ring.all_reduce(rank, size)
-    steps = (Step(tuple(map(wide, step.sends)), tuple(map(wide, step.receives))) for step in program.steps)
-    return replace(program, steps=tuple(steps), parts=3)
-"""
-
-
-def test_a_picture_leaves_out_text_that_does_not_fit(drawn, file):
-    file.write_text(THREE_CHUNKS_A_RANK)
-    text = drawn(f"{file}:all_reduce", 8)
-    assert ">7</text>" in text
-    assert ">0-7</text>" not in text
-    assert ">0-7</text>" in drawn("ring", 8)
 
 
 @pytest.mark.parametrize(("algorithm", "size"), [("ring", 4), ("ring", 1), ("double_tree", 9), ("binomial", 3)])
@@ -82,18 +51,15 @@ def test_a_picture_says_what_it_shows(algorithm, size, drawn):
         assert part in text or size == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--picture", "x.abc"), "--picture 'x.abc' must end in .png or .pdf or .svg"),
-        (("--picture", "none/x.png"), "--picture 'none/x.png' cannot be written: there is no folder 'none'"),
-        (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
-        (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--picture", "x.abc"), "--picture 'x.abc' must end in .png or .pdf or .svg"),
+    (("--picture", "none/x.png"), "--picture 'none/x.png' cannot be written: there is no folder 'none'"),
+    (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
+    (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["explain", *arguments])
+    done = invoke("explain", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -6,22 +6,15 @@ import sys
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.contrib.look import COLORS
-from dear_mpi.contrib.look import timeline_of as steps_timeline
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
-from dear_mpi.contrib.pictures.timeline import INSIDE_COLORS, draw_steps, draw_timeline, joined, step_of
+from dear_mpi.contrib.pictures.timeline import draw_timeline
 from dear_mpi.reporting.output import printable
-from dear_mpi.training.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
-from tests.cli_checks import assert_one_line
-from tests.timelines import rank_of, run_of, timeline_of
+from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.timelines import run_of, timeline_of
 
 
 def drawn(timeline):
-    """The figure, laid out, and its panels."""
     figure = draw_timeline(timeline)
     figure.draw_without_rendering()
     return figure, figure.axes
@@ -72,55 +65,12 @@ def test_a_picture_says_predicted_and_emulated():
     assert transport in said(drawn(timeline_of(transport=transport))[0])
 
 
-def test_a_title_has_the_class_of_a_file_on_the_same_line():
-    figure, (panel,) = drawn(timeline_of(run_of("folder/mine.py:Mine")))
-    assert "under mine.py:Mine" in said(figure)
-    assert panel.get_title().startswith("mine.py:Mine: the last iteration")
-
-
 def test_a_picture_of_several_runs_has_a_panel_for_each_on_one_scale():
     figure, panels = drawn(timeline_of(run_of("wfbp"), run_of("dear", iterations=1)))
     taken = "the last iteration takes 4000 ms, of which 750.0 are exposed"
     assert [axes.get_title() for axes in panels] == [f"wfbp: {taken}", f"dear: {taken}"]
     assert len({axes.get_xlim() for axes in panels}) == 1
     assert "under" not in said(figure)
-
-
-def test_the_title_of_predicted_runs_is_their_result():
-    """Live ones show single iterations, which tell nothing about which schedule is faster."""
-    runs = run_of("wfbp"), run_of("dear", iterations=1)
-    assert "An iteration takes 4000 ms under dear, 4000 under wfbp" not in said(drawn(timeline_of(*runs))[0])
-    figure, _ = drawn(timeline_of(*runs, live=False))
-    assert "An iteration takes 4000 ms under dear, 4000 under wfbp" in said(figure)
-    assert "resnet50 on 2 ranks" in said(figure)
-
-
-def test_an_svg_is_the_same_file_each_time(tmp_path):
-    for name in ("a.svg", "b.svg"):
-        write_figure("--plot", tmp_path / name, draw_timeline(timeline_of()))
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-def test_a_picture_ends_where_the_last_iteration_does():
-    """What comes behind it, such as a flush, would look as if it belonged to it."""
-    rank = rank_of()
-    flush = Span(COMPUTE, "wait", "wait for all_reduce of bucket 0", 22.0, 30.0)
-    longer = run_of("dear", ranks=1, iterations=2)
-    longer = Run(
-        "dear", (Rank("rank 0", (Iteration(0, 10.0, 30.0), Iteration(1, 30.0, 60.0)), longer.ranks[0].spans),), 1
-    )
-    _, (axes, _) = drawn(timeline_of(Run("wfbp", (Rank("rank 0", rank.iterations, (*rank.spans, flush)),), 1), longer))
-    assert axes.get_xlim() == pytest.approx((0, 50000))
-    assert extents(axes, "#D55E00") == [(3000, 3750), (7000, 7750)]
-
-
-def test_a_picture_has_room_for_eight_ranks_and_says_what_is_left_out():
-    figure, (axes,) = drawn(timeline_of(run_of(ranks=20)))
-    assert len(axes.get_yticks()) == 16
-    assert "not shown: ranks from 8 on" in said(figure)
-    figure, panels = drawn(timeline_of(*(run_of(f"mine {number}", ranks=3) for number in range(8))))
-    assert [len(axes.get_yticks()) for axes in panels] == [2] * 6
-    assert "not shown: 2 more runs and ranks from 1 on" in said(figure)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +89,8 @@ def test_nothing_is_written_over_something_else(timeline):
 
 def test_iterations_that_take_no_time_have_a_picture(tmp_path):
     file = tmp_path / "x.png"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "1", "--forward-time", "0", "--timeline", str(file)])
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--ranks", "1", "--forward-time", "0", "--timeline", file)
     assert file.stat().st_size > 0
-
-
-def test_no_two_kinds_look_alike():
-    looks = [*COLORS.values(), *INSIDE_COLORS.values()]
-    assert len(set(looks)) == len(looks)
 
 
 @pytest.mark.parametrize("name", ["a$x^{$b", "$a$", "a\\$b$c$", "x\x1b[2J\ud800"])
@@ -163,36 +107,13 @@ def test_a_picture_has_names_as_they_are(name, tmp_path):
     assert not any(text.get_parse_math() for text in figure.findobj(Text))
 
 
-def test_segments_of_a_step_are_drawn_as_one():
-    names = [f"step {step}: transfer, rank 1" for step in (4, 4, 5)]
-    spans = [Span(STEPS, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
-    drawn = list(joined(spans, 0.5))
-    assert [(step_of(span), span.begin_s, span.end_s) for span in drawn] == [("4", 0.0, 2.0), ("5", 2.0, 3.0)]
-    assert len(list(joined([spans[0], spans[1]._replace(begin_s=1.7)], 0.5))) == 2
-
-
-def test_collectives_have_a_panel_each():
-    parts = [Part("starting", 0, 0, 1, False, 0, 4)]
-    noted = {rank: Noted(1, {}, parts, [1.0, 2.0 + rank]) for rank in range(3)}
-    figure = draw_steps(steps_timeline("a title", {"ring": noted, "again": noted}, 2e-6))
-    assert [axes.get_title() for axes in figure.axes] == ["ring: 3000 ms", "again: 3000 ms"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
-
-
-def test_a_command_writes_each_ending(tmp_path):
-    files = [tmp_path / f"x.{ending}" for ending in ("json", "svg", "png", "pdf")]
-    words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", ",".join(map(str, files)))
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert [file.read_bytes()[:4] for file in files[1:]] == [b"<?xm", b"\x89PNG", b"%PDF"]
-
-
 def test_a_saved_timeline_is_drawn(tmp_path):
     saved, drawn = tmp_path / "x.json", tmp_path / "x.svg"
     words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", str(saved))
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert CliRunner().invoke(app, ["timeline", str(saved), "--timeline", str(drawn)]).exit_code == 0
+    succeed(*words)
+    succeed("timeline", saved, "--timeline", drawn)
     assert drawn.read_text().startswith("<?xm")
-    assert_one_line(CliRunner().invoke(app, ["timeline", str(drawn)]), "is no timeline of all ranks")
+    assert_one_line(invoke("timeline", drawn), "is no timeline of all ranks")
 
 
 @pytest.mark.parametrize(("file", "said"), [
@@ -200,7 +121,7 @@ def test_a_saved_timeline_is_drawn(tmp_path):
     ("nowhere/x.png", "--timeline 'nowhere/x.png' cannot be written: there is no folder 'nowhere'"),
 ])  # fmt: skip
 def test_files_that_cannot_be_written_are_refused_before_the_work(file, said):
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--timeline", file]), said)
+    assert_one_line(invoke("simulate", "--timeline", file), said)
 
 
 @pytest.mark.parametrize("flags", [("--timeline", "x.png"), ("--plot", "x.png")])

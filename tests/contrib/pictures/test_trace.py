@@ -2,11 +2,9 @@
 
 import json
 
-from typer.testing import CliRunner
-
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.training.spans import COMPUTE, LANES, Iteration, Rank, Run, Span
+from tests.cli_checks import succeed
 from tests.timelines import run_of, timeline_of
 from tests.trace_schema import assert_schema
 
@@ -56,11 +54,6 @@ def test_a_trace_of_several_runs_has_a_group_of_processes_for_each():
     assert sorted(begins.values()) == [0, 0, 1e5, 1e5, 2e5], "each run begins at 0"
 
 
-def test_a_trace_says_which_ranks_are_left_out():
-    few = Run("dear", run_of().ranks, 100)
-    assert trace(timeline_of(few))["otherData"]["clocks"].endswith("; 2 of 100 ranks")
-
-
 def test_spans_that_touch_do_so_in_the_file():
     third = 10 + 1 / 3
     spans = (Span(COMPUTE, "forward", "a", 10.0, third), Span(COMPUTE, "forward", "b", third, third + 1e-7))
@@ -69,17 +62,12 @@ def test_spans_that_touch_do_so_in_the_file():
     assert round(one["ts"] + one["dur"], 3) == other["ts"]
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 QUICK = ("--threads", 2, "--model", "mlp", "--fusion", "none", "--iterations", 4)
 
 
 def test_train_writes_a_trace(tmp_path):
     file = tmp_path / "timeline.json"
-    done = run("train", *QUICK, "--timeline", file)
-    assert done.exit_code == 0, done.output
+    succeed("train", *QUICK, "--timeline", file)
     content = json.loads(file.read_text())
     assert assert_trace(content, steps=True) == {0: "rank 0", 1: "rank 1"}
     names = [event["name"] for event in of_kind(content, "i") if event["pid"] == 0]
@@ -87,21 +75,9 @@ def test_train_writes_a_trace(tmp_path):
     assert content["otherData"]["schedule"] == "dear"
 
 
-def test_compare_has_a_group_for_each_schedule(tmp_path):
-    file = tmp_path / "timeline.json"
-    done = run("compare", *QUICK, "--schedules", "wfbp,dear", "--link", "10gbit,1us", "--timeline", file)
-    assert done.exit_code == 0, done.output
-    content = json.loads(file.read_text())
-    titles = [f"{schedule}: rank {rank}" for schedule in ("wfbp", "dear") for rank in range(2)]
-    assert list(assert_trace(content, steps=True).values()) == titles
-    said = content["otherData"]
-    assert (said["schedule"], said["emulated_link"]) == (["wfbp", "dear"], "10 Gbit/s, 1 us")
-
-
 def test_simulate_has_a_group_for_each_row(tmp_path):
     file = tmp_path / "timeline.json"
-    done = run("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
-    assert done.exit_code == 0, done.output
+    succeed("simulate", "--ranks", "2,4", "--schedules", "wfbp,dear", "--timeline", file)
     content = json.loads(file.read_text())
     rows = [f"{schedule}, {ranks} ranks" for ranks in (2, 4) for schedule in ("wfbp", "dear")]
     assert list(assert_trace(content).values()) == [f"{row}: each of {row[-7]} ranks" for row in rows]

@@ -86,7 +86,6 @@ def test_what_the_loss_trains_is_averaged_with_the_rest(ranks):
 
 
 def run_on_all(body, ranks):
-    """What each rank returns."""
     found = [None] * ranks
 
     def each(world):
@@ -132,20 +131,16 @@ def reference(problem, masks, ranks, rounds, count):
 
 
 def user_route(folder, spelt):
-    """A file of a user with this route."""
     (folder / "mine.py").write_text(f"from dear_mpi.contrib.recipes.tamuna import tamuna\n\nroute = tamuna({spelt})\n")
     return f"{folder / 'mine.py'}:route"
 
 
-@pytest.mark.parametrize(
-    ("ranks", "spelt", "masks"),
-    [
-        (2, "3, 2", Masks(3, 2)),
-        (3, "4, 2", Masks(4, 2)),
-        (5, "2, 3", Masks(2, 3)),
-        (5, "3, 2, clients=3", Masks(3, 2, 3)),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "spelt", "masks"), [
+    (2, "3, 2", Masks(3, 2)),
+    (3, "4, 2", Masks(4, 2)),
+    (5, "2, 3", Masks(2, 3)),
+    (5, "3, 2, clients=3", Masks(3, 2, 3)),
+])  # fmt: skip
 def test_tamuna_is_the_algorithm_of_its_authors(ranks, spelt, masks, tmp_path):
     problem = logistic.Problem(clients=ranks, features=30, kappa=100)
     route = user_route(tmp_path, spelt)
@@ -231,16 +226,13 @@ def rounds_of(folder, spelt):
     return f"{folder / 'mine.py'}:route"
 
 
-@pytest.mark.parametrize(
-    ("ranks", "spelt", "who"),
-    [
-        (1, "1", Participants(1)),
-        (3, "2", Participants(2)),
-        (4, "4", Participants(4)),
-        (5, "3, seed=7", Participants(3, seed=7)),
-        (5, "2, seconds=(3, 1, 2, 9, 4)", Participants(2, (3, 1, 2, 9, 4))),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "spelt", "who"), [
+    (1, "1", Participants(1)),
+    (3, "2", Participants(2)),
+    (4, "4", Participants(4)),
+    (5, "3, seed=7", Participants(3, seed=7)),
+    (5, "2, seconds=(3, 1, 2, 9, 4)", Participants(2, (3, 1, 2, 9, 4))),
+])  # fmt: skip
 def test_a_round_ends_with_the_mean_of_those_that_take_part(ranks, spelt, who, tmp_path):
     problem = logistic.Problem(clients=ranks, features=30, kappa=100)
     route, lr = rounds_of(tmp_path, spelt), 0.1
@@ -272,14 +264,11 @@ def test_the_fastest_take_part_or_others_in_each_round():
     assert set.union(*drawn) == set(range(5))
 
 
-@pytest.mark.parametrize(
-    ("spelt", "message"),
-    [
-        ("4", "participants must be from 1 to the number of ranks, 3, not 4"),
-        ("0", "participants must be from 1 to the number of ranks, 3, not 0"),
-        ("1, seconds=(1, 2)", "seconds must be a number for each of 3 ranks, not 2 numbers"),
-    ],
-)
+@pytest.mark.parametrize(("spelt", "message"), [
+    ("4", "participants must be from 1 to the number of ranks, 3, not 4"),
+    ("0", "participants must be from 1 to the number of ranks, 3, not 0"),
+    ("1, seconds=(1, 2)", "seconds must be a number for each of 3 ranks, not 2 numbers"),
+])  # fmt: skip
 def test_participants_that_cannot_be_are_refused_on_all_ranks(spelt, message, tmp_path):
     problem, route = logistic.Problem(clients=3, features=8, kappa=10), rounds_of(tmp_path, spelt)
     with pytest.raises(AgreedError, match=message):

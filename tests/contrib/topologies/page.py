@@ -76,7 +76,6 @@ def row(name, written, nbytes):
 
 
 def table(rows):
-    """Lines of Markdown."""
     least = [min(times) for times in zip(*(times for _, _, times in rows.values()), strict=True)]
     heads = ["input", "messages", "MiB", "model: star", *(f"replayed: {text}" for text in TOPOLOGIES)]
     yield f"| {' | '.join(heads)} |"
@@ -106,7 +105,6 @@ def differences(name, size):
 
 
 def agreement():
-    """Lines of Markdown."""
     yield f"| algorithm | {' | '.join(f'{size} ranks' for size in CHECKED_RANKS)} |"
     yield "|---" * (1 + len(CHECKED_RANKS)) + "|"
     extras = entry_points_of("algorithms")

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.wires.low_rank import LEFT, LowRank, multiply, orthonormal
 from dear_mpi.contrib.wires.low_rank_stages import Expand, OfFactors
 from dear_mpi.simulate.settings import Settings
@@ -19,6 +17,7 @@ from dear_mpi.training.fusion import fused
 from dear_mpi.training.routes.codes import Recall
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.runs.train import Saving
+from tests.cli_checks import succeed
 from tests.simulate.test_profile import COUNT, PROFILE, ring_s, simulated
 from tests.training.route_checks import Early, Late, trained
 from tests.training.test_routes import mutants, verdict
@@ -281,8 +280,7 @@ def test_a_shard_of_codes_is_no_shard_of_gradients():
 
 
 def test_explain_shows_the_route_of_a_wire():
-    shown = CliRunner().invoke(app, ["explain", "--wire", "powersgd:4:after=50"])
-    assert shown.exit_code == 0
+    shown = succeed("explain", "--wire", "powersgd:4:after=50")
     assert "all_reduce" in shown.output
     assert "from 50 on" in shown.output
     assert "each gradient of each rank counts once" in shown.output

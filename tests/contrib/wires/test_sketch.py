@@ -189,35 +189,29 @@ def without(stages, unwanted):
     return tuple(stage for stage in stages if not unwanted(stage))
 
 
-@pytest.mark.parametrize(
-    "unwanted",
-    [
-        lambda stage: isinstance(stage, Join),
-        lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_gather", "index"),
-        lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_to_all", "index"),
-        lambda stage: stage.fits is False,
-        lambda stage: isinstance(stage, Collective) and stage.fits is True,
-        lambda stage: str(stage) == "fill counters",
-        lambda stage: str(stage) == "peel counters",
-    ],
-)
+@pytest.mark.parametrize("unwanted", [
+    lambda stage: isinstance(stage, Join),
+    lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_gather", "index"),
+    lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_to_all", "index"),
+    lambda stage: stage.fits is False,
+    lambda stage: isinstance(stage, Collective) and stage.fits is True,
+    lambda stage: str(stage) == "fill counters",
+    lambda stage: str(stage) == "peel counters",
+])  # fmt: skip
 def test_a_route_that_leaves_a_stage_out_is_refused(unwanted):
     route = find_route("full", wire="sketch:10")
     with pytest.raises(RouteError):
         prove(replace(route, out=without(route.out, unwanted), back=without(route.back, unwanted)))
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"wire": "sketch:1"}, "the ratio of a sketch must be a number from 2 to 1000, not '1'"),
-        ({"wire": "sketch:nan"}, "the ratio of a sketch must be a number from 2 to 1000, not 'nan'"),
-        ({"wire": "sketch"}, "wire 'sketch' must be written like 'sketch:10'"),
-        ({"wire": "sketch:10:error=no"}, "wire 'sketch:10:error=no' must be written like 'sketch:10'"),
-        ({"wire": "sketch:10", "update": "sharded"}, "update must be full: sketch:10 has counters of elements of all"),
-        ({"wire": "sketch:10", "clip": 1.0}, "the route 'full over sketch:10' does not have them"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"wire": "sketch:1"}, "the ratio of a sketch must be a number from 2 to 1000, not '1'"),
+    ({"wire": "sketch:nan"}, "the ratio of a sketch must be a number from 2 to 1000, not 'nan'"),
+    ({"wire": "sketch"}, "wire 'sketch' must be written like 'sketch:10'"),
+    ({"wire": "sketch:10:error=no"}, "wire 'sketch:10:error=no' must be written like 'sketch:10'"),
+    ({"wire": "sketch:10", "update": "sharded"}, "update must be full: sketch:10 has counters of elements of all"),
+    ({"wire": "sketch:10", "clip": 1.0}, "the route 'full over sketch:10' does not have them"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
         run(choices)

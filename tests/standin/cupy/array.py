@@ -58,14 +58,10 @@ class ndarray:
     def __cuda_array_interface__(self):
         host = self._host
         return {
-            "shape": host.shape,
-            "typestr": host.dtype.str,
-            "descr": host.dtype.descr,
-            "version": 3,
+            "shape": host.shape, "typestr": host.dtype.str, "descr": host.dtype.descr, "version": 3,
             "strides": None if host.flags.c_contiguous else host.strides,
-            "data": (self.data.ptr if host.size else 0, False),
-            "stream": get_current_stream().ptr or 1,
-        }
+            "data": (self.data.ptr if host.size else 0, False), "stream": get_current_stream().ptr or 1,
+        }  # fmt: skip
 
     # To the host and back.
 
@@ -204,7 +200,6 @@ def run(name, lane, accesses, blocking):
 
 
 def is_plain(index):
-    """Whether NumPy makes a view for this index."""
     parts = index if isinstance(index, tuple) else (index,)
     kinds = (int, np.integer, slice, type(None), type(Ellipsis))
     return all(isinstance(part, kinds) and not isinstance(part, bool) for part in parts)

@@ -48,7 +48,6 @@ def unwrap(value, found, *, numpy_too=False):
 
 
 def new(shape, dtype, layout="C"):
-    """A device array that nobody has written."""
     dtype = np.dtype(dtype)
     shape = (shape,) if isinstance(shape, int | np.integer) else tuple(map(operator.index, shape))
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize

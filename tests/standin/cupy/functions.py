@@ -15,20 +15,9 @@ from cupy.cuda.stream import current_lane
 
 # About arrays, not with their elements: answered on the host, without an operation.
 ABOUT = {
-    "broadcast_shapes",
-    "can_cast",
-    "finfo",
-    "iinfo",
-    "isscalar",
-    "issubdtype",
-    "may_share_memory",
-    "ndim",
-    "promote_types",
-    "result_type",
-    "shape",
-    "shares_memory",
-    "size",
-}
+    "broadcast_shapes", "can_cast", "finfo", "iinfo", "isscalar", "issubdtype", "may_share_memory", "ndim",
+    "promote_types", "result_type", "shape", "shares_memory", "size",
+}  # fmt: skip
 
 # They write their first argument.
 WRITING = {"copyto", "fill_diagonal", "put", "put_along_axis", "putmask", "place"}
@@ -72,7 +61,6 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
 
 
 def flat(obj):
-    """The items of nested lists."""
     if isinstance(obj, list | tuple):
         for item in obj:
             yield from flat(item)

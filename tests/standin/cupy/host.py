@@ -37,7 +37,6 @@ def begin_host_use(array_or_address, nbytes=None, write=False, name="a use by th
 
 
 def end_host_use(use):
-    """The bytes are nobody's any more."""
     if use is not None:
         order.end_use(*use)
 

@@ -13,27 +13,16 @@ METHODS = [
 
 # Binary operators, with the NumPy function of the in-place ones.
 BINARY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "truediv": np.true_divide,
-    "floordiv": np.floor_divide,
-    "mod": np.remainder,
-    "pow": np.power,
-    "matmul": np.matmul,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "lshift": np.left_shift,
-    "rshift": np.right_shift,
-}
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift,
+}  # fmt: skip
 COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
 UNARY = ["neg", "pos", "abs", "invert"]
 NUMBERS = {"float": float, "int": int, "bool": bool, "complex": complex, "index": operator.index}
 
 
 def give_operators(kind):
-    """Put them into the class of device arrays."""
     for name in METHODS:
         setattr(kind, name, method(name))
     for name, into in BINARY.items():

@@ -35,8 +35,6 @@ class RaceError(AssertionError):
 
 
 class Lane:
-    """A stream, as far as order is concerned."""
-
     def __init__(self, name, device, *, null=False, blocking=True):
         with lock:
             self.number, self.name, self.device = next(numbers), name, device
@@ -93,7 +91,6 @@ nulls = {}
 
 
 def null_lane(device):
-    """The lane of a device's null stream."""
     with lock:
         if device not in nulls:
             nulls[device] = Lane("the null stream", device, null=True)
@@ -162,7 +159,6 @@ def begin_use(shadow, start, stop, write, name):
 
 
 def end_use(shadow, use):
-    """It has them no more."""
     with lock:
         shadow.uses[:] = [other for other in shadow.uses if other is not use]
 

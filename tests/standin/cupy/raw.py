@@ -39,8 +39,6 @@ class Launch(NamedTuple):
 
 
 class RawModule:
-    """CUDA source with some kernels in it."""
-
     def __init__(self, code=None, *, path=None, options=(), backend="nvrtc", name_expressions=None, jitify=False):
         self.code = Path(path).read_text(encoding="utf-8") if code is None else code
         self.options, self.name_expressions = tuple(options), name_expressions
@@ -94,7 +92,6 @@ class RawKernel:
                 yield shadow, address, address + nbytes, write
 
     def touched(self, number, arg):
-        """What one argument lets the kernel touch."""
         levels = self.constness[number] if number < len(self.constness) else ()
         if isinstance(arg, ndarray):
             if arg.size == 0:

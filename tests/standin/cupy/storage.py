@@ -93,7 +93,6 @@ def bounds(host):
 
 
 def pinned(nbytes):
-    """Page-locked host memory."""
     return Allocation(nbytes, "pinned")
 
 
@@ -108,7 +107,6 @@ def span(array_or_address, nbytes=None):
 
 
 def used_bytes():
-    """How much device memory is in use."""
     with order.lock:
         reap()
         return sum(shadow.nbytes for shadow in registry.values() if shadow.kind != "pinned")

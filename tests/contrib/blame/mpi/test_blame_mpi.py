@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.contrib.blame import blamed
 from dear_mpi.contrib.blame.blamed import FEWEST
 from dear_mpi.contrib.blame.job import Blamer
@@ -14,6 +12,7 @@ from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
+from tests.cli_checks import invoke, succeed
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi
@@ -42,8 +41,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm, monkeypatch):
 def test_the_command_writes_what_it_says(comm, tmp_path_factory):
     file = comm.bcast(str(tmp_path_factory.mktemp("blame") / "report.json") if comm.rank == 0 else None)
     given = ["train", "--model", "mlp", "--data", "digits", "--iterations", str(FEWEST + FILL), "--blame"]
-    done = CliRunner().invoke(app, [*given, "--link", "1gbit,10us", "--json", file])
-    assert done.exit_code == 0, done.output
+    done = succeed(*given, "--link", "1gbit,10us", "--json", file)
     comm.barrier()
     said = json.loads(Path(file).read_text(encoding="utf-8"))["blame"]["said"]
     assert comm.rank or all(each in done.output for each in said)
@@ -51,6 +49,6 @@ def test_the_command_writes_what_it_says(comm, tmp_path_factory):
 
 def test_too_few_iterations_are_refused_on_all_ranks(comm):
     few = FEWEST + FILL - 1
-    done = CliRunner().invoke(app, ["train", "--model", "mlp", "--data", "digits", "--iterations", str(few), "--blame"])
+    done = invoke("train", "--model", "mlp", "--data", "digits", "--iterations", few, "--blame")
     assert comm.allgather(done.exit_code) == [2] * comm.size
     assert comm.rank or f"--blame needs at least {FEWEST + FILL} iterations" in " ".join(done.output.split())

@@ -12,7 +12,6 @@ def cell(page, name):
 
 
 def run(page, name, text=None):
-    """Run a cell; what is said of it."""
     found = cell(page, name)
     if text is not None:
         found.locator("textarea").fill(text)

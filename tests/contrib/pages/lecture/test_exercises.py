@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from dear_mpi.collectives.program import user_file
 from docs.lecture.desk.answer import answer
 from docs.lecture.desk.exercises import EXERCISES
 from tests.rooms import ROOT
@@ -52,9 +51,9 @@ def test_numbers(name):
     assert len(wrong["missing"]) > 20
 
 
-@pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("text", ["many", "", "550 lines", "1,000.5", "nan", "-4"])
-def test_what_is_no_number_is_told_how_to_write_one(name, text):
+def test_what_is_no_number_is_told_how_to_write_one(text):
+    name = "crossing"
     said = answer({"ask": "number", "exercise": name, "value": text})["missing"]
     begun = f"'{text}' is no number, or has another unit: write it like " if text else "Write it like "
     assert said == f"{begun}{EXERCISES[name].example}."
@@ -83,18 +82,15 @@ def test_what_is_proved_on_the_shown_ranks_may_be_wrong_on_others():
     assert reply["on"] == "On 4 ranks", "there is nothing to draw for 5"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "line", "said"),
-    [
-        ("ring", "def f(rank, size):\n    return nothing", 2, "NameError: name 'nothing' is not defined"),
-        ("ring", "def f(rank, size)\n    pass", 1, "algorithm file 'your.py' fails: SyntaxError: expected ':'"),
-        ("ring", "x = 1", None, "the cell defines no algorithm: it must have a function"),
-        ("ring", "def f(rank, size):\n    return 3", None, "must return a Program"),
-        ("price", "def f(ranks, nbytes, alpha, beta):\n    return 1 / 0", 2, "ZeroDivisionError"),
-        ("overlap", "class Mine:\n    pass", None, "must be a class derived from Schedule"),
-        ("route", "mine = 3", None, "must be a Route"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "line", "said"), [
+    ("ring", "def f(rank, size):\n    return nothing", 2, "NameError: name 'nothing' is not defined"),
+    ("ring", "def f(rank, size)\n    pass", 1, "algorithm file 'your.py' fails: SyntaxError: expected ':'"),
+    ("ring", "x = 1", None, "the cell defines no algorithm: it must have a function"),
+    ("ring", "def f(rank, size):\n    return 3", None, "must return a Program"),
+    ("price", "def f(ranks, nbytes, alpha, beta):\n    return 1 / 0", 2, "ZeroDivisionError"),
+    ("overlap", "class Mine:\n    pass", None, "must be a class derived from Schedule"),
+    ("route", "mine = 3", None, "must be a Route"),
+])  # fmt: skip
 def test_mistakes_are_told_with_their_line(name, text, line, said):
     reply = run(name, text)
     assert (reply["right"], reply["line"]) == (False, line)
@@ -113,19 +109,12 @@ def test_what_a_cell_prints_is_shown_for_one_run(name, place):
         assert run(name, "print('loaded')\n" + text)["output"] == "loaded\n" + ROWS, "also if it is run again"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("self.fabric.buckets.needed_by(use)", "[]", "was not waited for (in before_forward(0)"),
-        (
-            'self.fabric.start("all_gather", bucket)',
-            'self.fabric.start("all_reduce", bucket)',
-            "not among its collectives",
-        ),
-        ("def after_backward", "def before_backward", "before layer 3 wrote gradients"),
-        ('self.fabric.start("reduce_scatter", bucket)', "pass", "without a reduce_scatter before it"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("self.fabric.buckets.needed_by(use)", "[]", "was not waited for (in before_forward(0)"),
+    ('self.fabric.start("all_gather", bucket)', 'self.fabric.start("all_reduce", bucket)', "not among its collectives"),
+    ("def after_backward", "def before_backward", "before layer 3 wrote gradients"),
+    ('self.fabric.start("reduce_scatter", bucket)', "pass", "without a reduce_scatter before it"),
+])  # fmt: skip
 def test_schedules_that_break_a_rule_are_refused(old, new, said):
     reply = run("dear", text_of("dear").replace(old, new))
     assert not reply["right"]
@@ -173,12 +162,3 @@ def test_the_desk_needs_no_library():
     found = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == str(LECTURE / "standin" / "numpy.py")
-
-
-def test_without_threads_a_call_of_a_reader_is_made_at_once(monkeypatch):
-    """In a browser, whose page stops what does not end."""
-    monkeypatch.setattr("sys.platform", "emscripten")
-    monkeypatch.setattr("threading.Thread", None)
-    assert user_file.in_time(lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        user_file.in_time(lambda: 1 / 0)

@@ -1,23 +1,6 @@
 """What readers write that is wrong, never ends, or cannot be run, in a real browser."""
 
-import shutil
-
-from tests.contrib.pages.lecture.cells import ANSWERED, READY, READY_MS, answer, cell, run
-
-
-def test_right_on_the_shown_ranks_alone_shows_where_it_breaks(shown):
-    page = shown("ring")
-    said = run(page, "ring", answer("ring").replace("range(size - 1)", "range(size - 1 - size % 2)"))
-    assert said.startswith("Refused. on 3 ranks: ")
-    assert cell(page, "ring").locator("h3").inner_text() == "On 3 ranks"
-    assert cell(page, "ring").locator(".board .rank").count() == 3
-
-
-def test_a_mistake_is_told_with_its_line(shown):
-    page = shown("ring")
-    said = run(page, "ring", answer("ring").replace("% size, size", "% siz").replace("(rank - s) % size", "rank - z"))
-    assert "NameError: name 'z' is not defined. (line 10 of your cell)" in said
-    assert cell(page, "ring").locator(".numbers .wrong").inner_text() == "10"
+from tests.contrib.pages.lecture.cells import ANSWERED, answer, cell, run
 
 
 def test_what_never_ends_is_stopped(shown):
@@ -28,33 +11,3 @@ def test_what_never_ends_is_stopped(shown):
     cell(page, "ring").locator(ANSWERED).wait_for()
     assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
     assert run(page, "ring", answer("ring")).startswith("Right."), "Python has started anew"
-
-
-def test_what_runs_can_be_ended_from_another_chapter(shown):
-    page = shown("ring")
-    cell(page, "ring").locator("textarea").fill("while True:\n    pass\ndef f(rank, size):\n    pass")
-    assert not page.page.locator(".head .end").is_visible()
-    cell(page, "ring").locator(".actions .main").click()
-    page.page.click('.chapters a[href="#price"]')
-    page.page.click(".head .end")
-    page.page.wait_for_selector(READY, timeout=READY_MS)
-    assert not page.page.locator(".head .end").is_visible()
-
-
-def test_nobody_answers_a_cell(shown):
-    page = shown("ring")
-    said = run(page, "ring", "def f(rank, size):\n    return input('which? ')")
-    assert "EOFError" in said
-
-
-def test_without_its_python_the_page_says_so(lecture, browser, tmp_path):
-    """Somebody has copied one file alone."""
-    shutil.copy(lecture / "index.html", tmp_path)
-    page = browser.new_page()
-    page.goto((tmp_path / "index.html").as_uri())
-    page.wait_for_selector(":root[data-python=failed]")
-    said = "python.js cannot be loaded: it must be beside this page"
-    assert page.locator(".status").inner_text() == said
-    page.locator("[data-cell] .actions .main").click()
-    page.locator("[data-cell] .verdict", has_text=f"Refused. {said}.").wait_for()
-    page.close()

@@ -1,9 +1,6 @@
 """The lecture in a real browser, opened as a file and without a network."""
 
-import pytest
-
 from docs.lecture.desk.exercises import EXERCISES
-from tests.browser import PHONE
 from tests.contrib.pages.lecture.cells import READY, READY_MS, answer, cell, run
 
 
@@ -45,32 +42,6 @@ def test_answers_are_right_in_the_browser(shown):
     assert {*CODE, "ring"} == {name for name, exercise in EXERCISES.items() if exercise.kind != "number"}
 
 
-NUMBERS = [("price", "crossing", "100", "551"), ("fusion", "buckets", "16", "4"), ("cluster", "rule", "203", "176,5")]
-
-
-def test_numbers_are_checked(shown):
-    page = shown("ring")
-    for chapter, name, wrong, right in NUMBERS:
-        page.page.click(f'.chapters a[href="#{chapter}"]')
-        found = page.page.locator(f"[data-number={name}]")
-        for value, kind in ((wrong, "almost"), (right, "right")):
-            found.locator("input").fill(value)
-            found.locator("input").press("Enter")
-            found.locator(f".verdict.{kind}").wait_for(timeout=READY_MS)
-
-
-def test_sliders_of_figures(shown):
-    page = shown("ring")
-    page.slide("#figure-ring-ranks", 6)
-    page.page.locator("[data-figure] .board .rank >> nth=5").wait_for(timeout=READY_MS)
-    page.page.click('.chapters a[href="#dear"]')
-    rows = page.page.locator("[data-figure] .results tbody tr")
-    assert rows.first.locator("td").first.inner_text() == "18 ms"
-    page.slide("#figure-dear-ratio", 4)
-    page.page.locator("[data-figure] .results td >> text=22 ms").wait_for(timeout=READY_MS)
-    assert rows.nth(1).locator("td").first.inner_text() == "19 ms"
-
-
 def test_what_was_written_is_kept(shown):
     page = shown("ring")
     run(page, "ring", answer("ring"))
@@ -80,23 +51,3 @@ def test_what_was_written_is_kept(shown):
     page.page.click("text=Forget all")
     assert page.text(".chapters a .done") == "0/1"
     assert "TODO" in cell(page, "ring").locator("textarea").input_value()
-
-
-def test_day_and_night(shown):
-    page = shown("ring")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    before = page.page.evaluate(ground)
-    page.page.click(".tools >> text=Dark")
-    assert page.page.evaluate(ground) != before
-    page.page.click(".tools >> text=Light")
-    assert page.page.evaluate(ground) == before
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_a_phone(lecture, opened, theme):
-    page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
-    for link in page.page.locator(".chapters a").all():
-        link.click()
-        wide = page.page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= PHONE["width"], link.get_attribute("href")
-    assert page.page.locator("text=Forget all").is_visible()

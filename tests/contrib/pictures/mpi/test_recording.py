@@ -15,6 +15,7 @@ from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.spans import Timeline
+from tests.cli_checks import succeed
 from tests.trace_schema import INSTANT_US, assert_schema
 from tests.training_checks import settings
 
@@ -69,15 +70,11 @@ def test_what_is_inside_of_collectives_is_in_their_spans(comm, algorithm):
 
 def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):
     """``train --iterations 5`` counts the last three, which are those that its timeline shows."""
-    from typer.testing import CliRunner
-
-    from dear_mpi.cli.app import app
 
     folder = comm.bcast(str(tmp_path_factory.mktemp("timeline")) if comm.rank == 0 else None)
     files = [f"{folder}/timeline.json", f"{folder}/report.json"]
     given = ["train", "--model", "mlp", "--data", "digits", "--link", "100mbit,1ms", "--iterations", "5"]
-    done = CliRunner().invoke(app, [*given, "--timeline", files[0], "--json", files[1]])
-    assert done.exit_code == 0, done.output
+    succeed(*given, "--timeline", files[0], "--json", files[1])
     comm.barrier()
     content, report = (json.loads(Path(file).read_text(encoding="utf-8")) for file in files)
     assert_schema(content)

@@ -19,7 +19,6 @@ class Memory:
 
     @classmethod
     def over(cls, allocation):
-        """The memory under an array."""
         memory = cls.__new__(cls)
         memory.allocation = allocation
         memory.size, memory.device_id = allocation.shadow.nbytes, allocation.shadow.device
@@ -35,8 +34,6 @@ class Memory:
 
 
 class MemoryPointer:
-    """A place in memory."""
-
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 

@@ -52,7 +52,6 @@ def memcpyAsync(dst, src, nbytes, kind, stream):
 
 
 def touched(address, nbytes):
-    """The span of an address, inside one allocation."""
     span = storage.span(int(address), nbytes)
     if span is not None and span[2] > span[0].base + span[0].nbytes:
         raise CUDARuntimeError(f"cudaErrorInvalidValue: {nbytes} bytes reach past the allocation's {span[0].nbytes}")

@@ -116,7 +116,6 @@ class Event:
 
 
 def get_elapsed_time(start_event, end_event):
-    """Milliseconds between two recorded events that are over."""
     for event in (start_event, end_event):
         if not event.timed or event.clock is None:
             raise CUDARuntimeError("cudaErrorInvalidResourceHandle: the event has no time, or was never recorded")
@@ -136,7 +135,6 @@ def check_context():
 
 
 def current_lane():
-    """Where an operation of this thread goes."""
     check_context()
     return get_current_stream().lane
 
