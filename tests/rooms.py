@@ -35,7 +35,7 @@ ROOMS = {
         "training": ["ranks", "reporting", "models"],
         "torch": ["ranks", "reporting", "models", "training"],
         "see": ["ranks", "reporting", "models", "training"],
-        "bench": ["ranks", "reporting", "models", "training/declared"],
+        "bench": ["ranks", "reporting", "models"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate"],
         "contrib": ["ranks", "reporting", "models", "training", "torch", "see", "bench", "simulate", "cli"],
@@ -45,7 +45,7 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "routes", "flat_buffer", "log", "spans", "fusion", "fabric", "plan_cost"),
+    *("learning_rate", "routes", "flat_buffer", "log", "spans", "fusion", "fabric", "plan_cost"),
     *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_call", "group", "profile"),
     *("profiler", "tuning", "decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )

@@ -59,9 +59,6 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asl
     return transport.gather_values(said)[0][0]
 
 
-by_rank_0 = said_by_rank_0
-
-
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
     numbers = itertools.count(1)
     return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})

@@ -21,8 +21,8 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Contract, root, th
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
+from dear_mpi.reporting.declared import Declared, option
 from dear_mpi.reporting.stats import median
-from dear_mpi.training.declared import Declared, option
 
 WINDOW = 64  # as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages

@@ -15,6 +15,7 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.declared import option, parsed, several
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.units import (
     SEGMENT,
@@ -24,7 +25,6 @@ from dear_mpi.reporting.units import (
     parse_seconds,
     parse_sizes,
 )
-from dear_mpi.training.declared import option, parsed, several
 
 Key = tuple[str, int]  # candidate, segment_bytes
 

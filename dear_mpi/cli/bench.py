@@ -17,7 +17,7 @@ from dear_mpi.cli.commands import as_typed, typed_acts
 from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
 from dear_mpi.cli.run import Output, run_ranks, with_flags
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, commented, console
@@ -70,7 +70,7 @@ def bench_and_show(
             for look in taken:
                 look.show(screen)
 
-    by_rank_0(world.transport, "bench", say, asleep=True)
+    said_by_rank_0(world.transport, "bench", say, asleep=True)
     more = dict[str, Any]()
     run = Run("this run", report.rows, head)
     files: dict[str, Callable[[], object]] = {flag: partial(write, run) for flag, write in writers.items()}

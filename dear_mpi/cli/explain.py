@@ -6,9 +6,9 @@ from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.reporting.declared import listed, parsed
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, Asked, explain_algorithm, explain_route
-from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dear_mpi.cli.commands import as_typed
 from dear_mpi.collectives.program.user_file import is_in_file, split_options
+from dear_mpi.reporting.declared import listed
 from dear_mpi.reporting.files import at_end, check_writable, older
-from dear_mpi.training.declared import listed
 
 if TYPE_CHECKING:
     from dear_mpi.see.timeline import TimelineFiles

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 from typer import Argument, Option
 
 from dear_mpi.cli.commands import added_flags, as_typed, warn
-from dear_mpi.training.declared import Declared, listed, options_of
+from dear_mpi.reporting.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
 """Typed values by the names of flags, and the defaults that ``with_flags`` was given. A flag's default in its table is

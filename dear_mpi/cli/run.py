@@ -19,13 +19,13 @@ from dear_mpi.cli.files import try_files, written_by
 from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
+from dear_mpi.reporting.declared import parsed
 from dear_mpi.reporting.files import aside, replacing
 from dear_mpi.reporting.terminal import complain
 from dear_mpi.reporting.units import parse_links, parse_seconds
-from dear_mpi.training.declared import parsed
 
 NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe after a collective
 
@@ -151,11 +151,11 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         whole = True
         for flag, write in output.files.items():
             try:
-                by_rank_0(world.transport, flag, write, asleep=True)
+                said_by_rank_0(world.transport, flag, write, asleep=True)
             except AgreedError as error:
                 complain(str(error).removeprefix(f"{flag}: "), world.rank)
                 whole = False
-        by_rank_0(world.transport, "output", lambda: write_json(output.report, json_file), asleep=True)
+        said_by_rank_0(world.transport, "output", lambda: write_json(output.report, json_file), asleep=True)
         return output.report, whole
 
     how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.kernels.optimizers import Optimizer
+from dear_mpi.reporting.declared import options_of
 from dear_mpi.reporting.units import check_distinct
-from dear_mpi.training.declared import options_of
 from dear_mpi.training.options import Exchange, Options
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.find import FULL, find_code, is_code

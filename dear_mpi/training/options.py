@@ -21,8 +21,8 @@ from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
+from dear_mpi.reporting.declared import Declared, option, parsed
 from dear_mpi.reporting.units import SEGMENT, parse_bytes
-from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.flat_buffer.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.fusion import USUAL

@@ -23,7 +23,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.launch.launcher import end_child, no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
@@ -193,7 +193,7 @@ class Session:
 
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
-        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
+        said_by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError."""
@@ -201,7 +201,7 @@ class Session:
 
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
-        by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
+        said_by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
         return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
 
     def check_alike(self, place: str = "check_alike") -> None:

@@ -28,9 +28,9 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World, run_world
+from dear_mpi.reporting.declared import parsed
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import format_bytes, format_numbers, parse_link, parse_sizes
-from dear_mpi.training.declared import parsed
 from docs.lecture.desk.algorithms import NETWORK
 from docs.lecture.referee import Pricing, Runner, proved
 

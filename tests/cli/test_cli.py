@@ -14,7 +14,7 @@ from dear_mpi import __version__
 from dear_mpi.cli.commands import COMMANDS, all_commands
 from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.cli.train import DIGITS, RESNET
-from dear_mpi.training.declared import options_of
+from dear_mpi.reporting.declared import options_of
 from dear_mpi.training.runs.config import Config
 from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.launch import mpis_at_hand

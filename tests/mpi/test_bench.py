@@ -17,7 +17,7 @@ from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.dtypes import DTYPES, TYPES
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes
@@ -161,7 +161,7 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
     def command(world):
         before = rules_before(file, settings, world)
         report = bench(settings, world)
-        by_rank_0(world.transport, "tune", lambda: write_tuned(file, before, report.rows, world.transport.name))
+        said_by_rank_0(world.transport, "tune", lambda: write_tuned(file, before, report.rows, world.transport.name))
         return report
 
     report = run_world(command)

@@ -34,9 +34,9 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.declared import listed
 from dear_mpi.reporting.stats import Median, in_batches, median
 from dear_mpi.reporting.units import SECONDS, check_distinct, format_bytes, parse
-from dear_mpi.training.declared import listed
 
 MOST_S = 10.0  # longest delay
 CLOSE_S = 100e-6  # a sleeping rank spins this long before its moment

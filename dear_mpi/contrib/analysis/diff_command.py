@@ -5,10 +5,10 @@ from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, flag, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.analysis.diff import compare_runs, show_diff
+from dear_mpi.reporting.declared import listed
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_percentage
-from dear_mpi.training.declared import listed
 
 AT_LEAST = "5%"
 MOST_AT_LEAST = 10.0

@@ -28,8 +28,8 @@ from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.declared import parsed
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, parse_sizes, plural
-from dear_mpi.training.declared import parsed
 
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs costs: no two paths are equally long
 STEP = 1e-9  # relative, below APART, so that the path stays

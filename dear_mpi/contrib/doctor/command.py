@@ -18,8 +18,8 @@ from dear_mpi.contrib.doctor.show import as_object, show_doctor, show_links
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.declared import parsed
 from dear_mpi.reporting.terminal import bar, console
-from dear_mpi.training.declared import parsed
 
 SIZE = flag("size", str, "Size of the messages that measure bandwidth.")
 EXAMINED = flag("device", str | None, "What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")

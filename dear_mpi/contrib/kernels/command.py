@@ -21,10 +21,10 @@ from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
 from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.streams import Streams, open_streams, select_gpu
+from dear_mpi.reporting.declared import listed, parsed
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import PLUS_MINUS, bar, console, interval, table
 from dear_mpi.reporting.units import check_distinct
-from dear_mpi.training.declared import listed, parsed
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)

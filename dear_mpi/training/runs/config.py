@@ -12,8 +12,8 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.models.networks import published_model
+from dear_mpi.reporting.declared import again, option
 from dear_mpi.reporting.units import check_seconds, named_values
-from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
@@ -89,7 +89,7 @@ def train(
     if saving is not None:
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
-        by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
+        said_by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
     with Job(config, world, [name]) as job:
         decisions, fabric, whole = job.decisions, job.group.fabric, config.iterations
@@ -120,7 +120,7 @@ def train(
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
-            by_rank_0(world.transport, "profile", lambda: measured.write(profile))
+            said_by_rank_0(world.transport, "profile", lambda: measured.write(profile))
         schedule, trials, parts = job.schedules[name], decisions.tuning.trials, config.accumulate
         network = communication(fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [times], network, fill=fill, parts=parts)
