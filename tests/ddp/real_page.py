@@ -43,7 +43,7 @@ HEAD = """How does `DistributedOptimizer` compare with torch's DDP if torch comp
   If it contains 1, the two are not distinguishable.
 - **Limits**: all ranks share two cores, so messages and compute need the same ones. GPUs were not measured.
 
-The page shows one rank and the hosts; the file of all rows also has 2 and 4 ranks on one machine.
+The page shows the hosts; the file of all rows also has 1, 2 and 4 ranks on one machine.
 """
 
 
@@ -87,7 +87,7 @@ def main():
             for name in named:
                 lines = list(part(runs, *name.split(":")))
                 every += lines
-                few += lines if name.endswith((":1", ":hosts")) else []
+                few += lines if name.endswith(":hosts") else []
     runs.write(PAGE, "Real torch compute compared with DDP", [*few, BELOW, *every])
 
 

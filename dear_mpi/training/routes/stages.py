@@ -357,8 +357,8 @@ class Collective(Stage):
         return f"{self.name} {self.buffer}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
 
 
-# Of a buffer. After a reduce_scatter each rank has the sum or average of its shard; its other shards are partial. After
-# an all_to_all each rank has all ranks' codes for its shard.
+# They take a buffer. A reduce_scatter gives each rank the sum or average of its shard; its other shards become partial.
+# An all_to_all gives each rank all ranks' codes for its shard.
 reduce_scatter, all_gather, all_to_all, all_reduce = (
     partial(Collective, name=name) for name in ("reduce_scatter", "all_gather", "all_to_all", "all_reduce")
 )
