@@ -21,6 +21,8 @@ COLUMNS = 100
 
 
 class Pty:
+    """A terminal, and what was shown on it."""
+
     def __init__(self):
         self.reader, self.writer = pty.openpty()
         fcntl.ioctl(self.writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
@@ -128,6 +130,79 @@ def test_help_is_shown_once_and_plainly(mpi, tmp_path):
         assert launched(mpi, out, subprocess.DEVNULL, ("-m", "dear_mpi", "bench", "--help")) == 0
     text = (tmp_path / "out").read_text()
     assert (text.count("Usage: "), "\x1b" in text) == (1, False)
+
+
+class Stream:
+    """A standard stream of a rank, which is a terminal under Open MPI."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def fileno(self):
+        return self.number
+
+
+@pytest.fixture
+def processes(tmp_path, monkeypatch):
+    """A folder like /proc, and a call that puts a process into it."""
+
+    def add(number, name, parent, streams=()):
+        (tmp_path / str(number) / "fd").mkdir(parents=True)
+        (tmp_path / str(number) / "stat").write_text(f"{number} ({name}) S {parent}{48 * ' 1'}")
+        for stream, target in enumerate(streams):
+            (tmp_path / str(number) / "fd" / str(stream)).symlink_to(target)
+
+    monkeypatch.setattr(os, "getppid", lambda: 40)
+    find = terminal.launcher_process
+    monkeypatch.setattr(terminal, "launcher_process", lambda: find(tmp_path))
+    return add
+
+
+@pytest.fixture
+def of_open_mpi(monkeypatch):
+    for name, value in (("SIZE", 2), ("RANK", 0), ("LOCAL_RANK", 0)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+
+
+def test_the_launcher_is_found_above_a_wrapper(processes, of_open_mpi):
+    window = Pty()
+    end = os.ttyname(window.writer)
+    processes(40, "a (b) shell", 30)
+    processes(30, "prterun", 20, (end, end, "/dev/null"))
+    processes(20, "mpirun", 1, ("/dev/null", "/dev/null", end))
+    assert [terminal.columns_of(Stream(number)) for number in (1, 2)] == [COLUMNS, None]
+    window.text()
+
+
+@pytest.mark.parametrize("process", [None, (40, "prted", 0), (40, "sshd", 7)], ids=["no /proc", "no launcher", "gone"])
+def test_where_no_launcher_is_seen_output_is_plain(process, processes, of_open_mpi):
+    """As on another host, where ranks are children of a daemon; or in a container that hides processes."""
+    window = Pty()
+    if process:
+        processes(*process)
+    assert terminal.columns_of(Stream(window.writer)) is None
+    window.text()
+
+
+def test_without_a_launcher_a_stream_tells_by_itself(monkeypatch, tmp_path):
+    monkeypatch.setattr(terminal, "launch_of", lambda environment: type("", (), {"launcher": "none"}))
+    window = Pty()
+    assert terminal.columns_of(Stream(window.writer)) == COLUMNS
+    window.text()
+    with open(tmp_path / "file", "w") as file:
+        assert terminal.columns_of(file) is None
+
+
+def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert terminal.console().width == terminal.FILE_COLUMNS
+    monkeypatch.setenv("COLUMNS", "90")
+    assert terminal.console().width == 90
+
+
+def test_names_stay_as_they_are(capsys):
+    terminal.console().print("mine.py:x: is proved")
+    assert capsys.readouterr().out == "mine.py:x: is proved\n"
 
 
 HOSTILE = "x\x1b[2J\x9b31m\u202e\ud800[/red][bold]"

@@ -29,45 +29,17 @@ def seconds(messages, network=SLOW, *, combine=False, **arrivals):
     return cost(written, CHUNK * size, 1, network, **arrivals).time_s
 
 
-LATENT = Network(alpha=10.0, beta=1 / CHUNK)
-HOSTS = Network(beta=1.0, hosts=(0, 0, 1, 1), between=Network(beta=1 / CHUNK))
-CROWD = [(0, 1, 4), (0, 2, 3), (3, 2, 3), (4, 2, 3)]  # three share the way into rank 2: a third of a port each
-BY_HAND = {
-    # Rank 2 could send at once; its message would take half of the port of rank 1 from the one of rank 0.
-    "a message waits until its receiver is in that step": (SLOW, [[(0, 1, 2)], [(2, 1, 2)], [(1, 3, 1)]], 2 + 2 + 1),
-    "latency counts from where both ends are in their step": (LATENT, [[(0, 1, 2)], [(2, 1, 2)]], 2 * (10 + 2)),
-    "a sender waits until its message is there": (LATENT, [[(0, 1, 2)], [(0, 2, 2)]], 2 * (10 + 2)),
-    # From rank 0 the short one is there after 2 s, when the long one has 2 s left; then rank 1 sends it on.
-    "messages share a port evenly: the short one": (SLOW, [[(0, 1, 1), (0, 2, 3)], [(1, 3, 3)]], 2 + 3),
-    "messages share a port evenly: the long one": (SLOW, [[(0, 1, 1), (0, 2, 3)], [(2, 3, 1)]], 4 + 1),
-    # Three chunks take 9 s. From rank 0 to 1 two thirds are left: 4 take 6 s.
-    "what a message cannot use the others do": (SLOW, [CROWD, [(1, 5, 6)]], 6 + 6),
-    "and those of the crowd have a third": (SLOW, [CROWD, [(3, 4, 5)]], 9 + 5),
-    "hosts share their ports evenly too": (HOSTS, [[(0, 2, 1), (1, 3, 3)]], 4),
-}
+def test_a_message_waits_until_its_receiver_is_in_that_step():
+    """Rank 2 could send at once; its message would take half of the port of rank 1 from the one of rank 0."""
+    assert seconds([[(0, 1, 2)], [(2, 1, 2)], [(1, 3, 1)]]) == pytest.approx(2 + 2 + 1)
 
 
-@pytest.mark.parametrize("what", BY_HAND)
-def test_times_by_hand(what):
-    network, messages, due = BY_HAND[what]
-    assert seconds(messages, network) == pytest.approx(due)
-
-
-def test_messages_between_two_ranks_keep_their_order():
-    """So the first is added while the second moves."""
-    network = Network(beta=1 / CHUNK, gamma=0.5 / CHUNK)
-    assert seconds([[(0, 1, 2), (0, 1, 2)]], network, combine=True) == pytest.approx(2 + 2 + 1)
-
-
-@pytest.mark.parametrize(("messages", "arrivals_s", "due"), [
-    ([(0, 1, 2)], [0.0, 3.0], 3 + 2),
-    ([(0, 1, 2), (2, 3, 4)], [0.0, 3.0, 0.0, 0.0], 3 + 2),
-    ([(0, 1, 2), (0, 2, 3)], [0.0, 1.0, 0.0], 1 + 2 + 2),
-    ([(0, 1, 2)], [3.0, 3.0], 3 + 2),
-])  # fmt: skip
-def test_a_rank_begins_when_it_arrives(messages, arrivals_s, due):
+def test_a_rank_begins_when_it_arrives():
     """Only then rank 0 can send to it. What the other ranks do goes on meanwhile, and shares the port from then on."""
-    assert seconds([messages], arrivals_s=arrivals_s) == pytest.approx(due)
+    assert seconds([[(0, 1, 2)]], arrivals_s=[0.0, 3.0]) == pytest.approx(3 + 2)
+    assert seconds([[(0, 1, 2), (2, 3, 4)]], arrivals_s=[0.0, 3.0, 0.0, 0.0]) == pytest.approx(3 + 2)
+    assert seconds([[(0, 1, 2), (0, 2, 3)]], arrivals_s=[0.0, 1.0, 0.0]) == pytest.approx(1 + 2 + 2)
+    assert seconds([[(0, 1, 2)]], arrivals_s=[3.0, 3.0]) == pytest.approx(3 + 2)
 
 
 @pytest.mark.parametrize(("late", "by", "after"), [(0, 9, 6), (1, 9, 6), (2, 9, 5), (3, 9, 4), (3, 1, 5), (1, 1, 6)])
@@ -83,6 +55,40 @@ def test_in_a_ring_all_is_left_when_a_rank_is_late(late):
     ring = programs("ring", "all_reduce", 4)
     balanced_s, arrivals_s = cost(ring, 400, 1, SLOW).time_s, [9.0 * (rank == late) for rank in range(4)]
     assert cost(ring, 400, 1, SLOW, arrivals_s=arrivals_s).time_s - 9 == pytest.approx(balanced_s)
+
+
+def test_latency_counts_from_where_both_ends_are_in_their_step():
+    network = Network(alpha=10.0, beta=1 / CHUNK)
+    assert seconds([[(0, 1, 2)], [(2, 1, 2)]], network) == pytest.approx(2 * (10 + 2))
+
+
+def test_a_sender_waits_until_its_message_is_there():
+    network = Network(alpha=10.0, beta=1 / CHUNK)
+    assert seconds([[(0, 1, 2)], [(0, 2, 2)]], network) == pytest.approx(2 * (10 + 2))
+
+
+def test_messages_share_a_port_evenly():
+    """From rank 0 the short one is there after 2 s, when the long one has 2 s left; then rank 1 sends it on."""
+    assert seconds([[(0, 1, 1), (0, 2, 3)], [(1, 3, 3)]]) == pytest.approx(2 + 3)
+    assert seconds([[(0, 1, 1), (0, 2, 3)], [(2, 3, 1)]]) == pytest.approx(4 + 1)
+
+
+def test_what_a_message_cannot_use_the_others_do():
+    """Three messages share the way into rank 2: 3 chunks take 9 s. From rank 0 to 1 two thirds are left: 4 take 6 s."""
+    crowd = [(0, 2, 3), (3, 2, 3), (4, 2, 3)]
+    assert seconds([[(0, 1, 4), *crowd], [(1, 5, 6)]]) == pytest.approx(6 + 6)
+    assert seconds([[(0, 1, 4), *crowd], [(3, 4, 5)]]) == pytest.approx(9 + 5)
+
+
+def test_messages_between_two_ranks_keep_their_order():
+    """So the first is added while the second moves."""
+    network = Network(beta=1 / CHUNK, gamma=0.5 / CHUNK)
+    assert seconds([[(0, 1, 2), (0, 1, 2)]], network, combine=True) == pytest.approx(2 + 2 + 1)
+
+
+def test_hosts_share_their_ports_evenly_too():
+    network = Network(beta=1.0, hosts=(0, 0, 1, 1), between=Network(beta=1 / CHUNK))
+    assert seconds([[(0, 2, 1), (1, 3, 3)]], network) == pytest.approx(4)
 
 
 def test_three_ranks_fold_into_two():

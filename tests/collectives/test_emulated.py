@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS
+from dear_mpi.collectives import ALGORITHMS, CollectiveError
 from dear_mpi.collectives.program.hosts import Blocks, Rates
 from dear_mpi.collectives.transports import emulated
 from dear_mpi.collectives.transports.emulated import BURST_S, IN, OUT, EmulatedTransport, Link, Port
@@ -18,6 +18,7 @@ TWO_HOSTS = Link(1000.0, 0.25, between=Link(100.0, 2.0), blocks=Blocks("hosts", 
 
 @pytest.fixture
 def clock(monkeypatch):
+    """A clock that moves only when somebody sleeps."""
     now = SimpleNamespace(s=100.0)
     fake = SimpleNamespace(perf_counter=lambda: now.s, sleep=lambda seconds: setattr(now, "s", now.s + seconds))
     monkeypatch.setattr(emulated, "time", fake)
@@ -25,6 +26,8 @@ def clock(monkeypatch):
 
 
 class Below:
+    """A transport that delivers at once."""
+
     rank, size, name, hosts = 0, 2, "nothing", (0, 0)
 
     def __init__(self):
@@ -136,11 +139,14 @@ def test_algorithms_see_the_emulated_hosts_and_their_rates():
     assert [len(each) for each in run_loopback(4, body)] == [1] * 4
 
 
-@pytest.mark.parametrize(("blocks", "machines", "said"), [
-    (Blocks("hosts", 3), (0, 0, 0, 0), "hosts=3 does not divide 4 ranks"),
-    (Blocks("hosts", 2), (0, 0, 0, 1), "hosts=2 puts ranks 2 and 3 on one host, but they run on two machines"),
-    (Blocks("per_host", 3), (0, 0, 1, 1), "per_host=3 puts ranks 0 and 2 on one host"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("blocks", "machines", "said"),
+    [
+        (Blocks("hosts", 3), (0, 0, 0, 0), "hosts=3 does not divide 4 ranks"),
+        (Blocks("hosts", 2), (0, 0, 0, 1), "hosts=2 puts ranks 2 and 3 on one host, but they run on two machines"),
+        (Blocks("per_host", 3), (0, 0, 1, 1), "per_host=3 puts ranks 0 and 2 on one host"),
+    ],
+)
 def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machines, said):
     link = Link(1e9, between=Link(1e9), blocks=blocks)
 
@@ -151,14 +157,20 @@ def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machin
     run_loopback(4, body, hosts=machines)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "shared"])
-def test_results_have_the_same_bits_as_without_a_link(algorithm):
-    run_loopback(3, lambda t: checks.check_same_bits(EmulatedTransport(t, FAST), algorithm, "fp32"))
+def test_results_have_the_same_bits_as_without_a_link(size, algorithm):
+    run_loopback(size, lambda t: checks.check_same_bits(EmulatedTransport(t, FAST), algorithm, "fp32"))
 
 
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plans_work(drive):
     run_loopback(3, lambda t: checks.check_plan_is_reusable(EmulatedTransport(t, FAST), drive))
+
+
+def test_shared_memory_refuses_an_emulated_link():
+    with pytest.raises(CollectiveError, match="algorithm 'shared' needs ranks of one host"):
+        run_loopback(2, lambda t: checks.all_reduce(np.ones(3), EmulatedTransport(t, FAST), algorithm="shared"))
 
 
 def test_every_report_says_that_a_link_is_emulated():

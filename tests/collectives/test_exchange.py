@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import MismatchError, all_reduce
+from dear_mpi.collectives import CollectiveError, MismatchError, all_reduce
 from dear_mpi.collectives.plans.functions import exchange
 from dear_mpi.collectives.transports.loopback import run_loopback
 
@@ -43,3 +43,14 @@ def test_who_expects_other_bytes_is_named_on_all_ranks_and_nothing_is_sent():
         return all_reduce(np.ones(3), transport).tolist()
 
     assert run_loopback(3, call) == [[3.0] * 3] * 3
+
+
+def test_two_threads_do_not_exchange_at_once():
+    def call(transport):
+        some = [np.ones(4, np.uint8)] * 2
+        transport.one_thread.tokens.pop()  # as a thread that runs a plan
+        with pytest.raises(CollectiveError, match="two threads use one communicator at once"):
+            exchange(transport, "gather", some, some)
+        transport.one_thread.tokens.append(None)
+
+    run_loopback(2, call)

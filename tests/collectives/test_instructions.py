@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import ALGORITHMS, chunk_bounds, programs
+from dear_mpi.collectives import ALGORITHMS, chunk_bounds, make_plan, programs
 from dear_mpi.collectives.lowering.messages import WINDOW, messages, write_instructions
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.partition import Partition
@@ -109,6 +109,17 @@ def lanes(sent, started, over):
     """How many messages are under way in each direction with each peer; sends are taken to end when awaited."""
     under_way = [(sent[number].peer, sent[number].incoming) for number in set(started) - set(over)]
     return [under_way.count(lane) for lane in set(under_way)]
+
+
+@pytest.mark.parametrize(("hosts", "posted"), [((0, 0), 2), ((0, 1), 17)])
+def test_plans_between_hosts_post_a_mebibyte_of_messages(hosts, posted):
+    def body(transport):
+        with make_plan("reduce_scatter", np.ones(1 << 19), transport, segment_bytes=60 * 1024) as plan:
+            listing = plan.run.listing
+        return [listing.messages[number].incoming for number in listing.instructions[0].starts]
+
+    for starts in run_loopback(2, body, hosts=hosts):
+        assert starts == [False] * posted + [True] * posted
 
 
 @given(count=st.integers(0, 200), size=st.integers(1, 7), segment=st.integers(1, 30))

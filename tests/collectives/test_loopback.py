@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
 from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
@@ -19,8 +19,8 @@ SIZES = [1, 2, 3, 4, 5]
 LAYOUTS = [(0, 0, 1), (0, 1, 0, 1), (0, 0, 0, 1, 1)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-@settings(max_examples=40)
+@pytest.mark.parametrize("size", [*SIZES, 8])
+@settings(max_examples=60)
 @given(case=checks.cases())
 def test_any_call_is_exact(size, case):
     run_loopback(size, lambda transport: checks.check_case(transport, case))
@@ -84,6 +84,16 @@ def test_ranks_of_several_hosts_share_no_memory():
     assert run_loopback(3, lambda t: all_reduce(np.ones(1), t, algorithm="auto")[0], hosts=[0, 0, 1]) == [3] * 3
 
 
+def test_a_barrier_that_cannot_be_reached_releases_the_others():
+    def body(transport):
+        if transport.rank == 1:
+            raise KeyError("rank 1 gives up")
+        transport.barrier()
+
+    with pytest.raises(KeyError, match="rank 1 gives up"):
+        run_loopback(3, body)
+
+
 def test_a_staged_transport_is_handed_host_memory_alone():
     """In all else it is what it wraps."""
 
@@ -99,12 +109,35 @@ def test_a_staged_transport_is_handed_host_memory_alone():
     run_loopback(2, body)
 
 
+def test_a_second_thread_is_refused_while_the_first_one_waits():
+    def body(transport):
+        x = np.ones(10)
+        with make_plan("all_reduce", x, transport) as plan:
+            if transport.rank == 0:
+                first = threading.Thread(target=plan)
+                first.start()
+                while transport.one_thread.tokens:
+                    time.sleep(0)
+                with pytest.raises(CollectiveError, match="two threads use one communicator at once"):
+                    all_reduce(np.ones(10), transport)
+                transport.barrier()
+                first.join()
+            else:
+                transport.barrier()
+                plan()
+        return x.tolist()
+
+    assert run_loopback(2, body) == [[2] * 10] * 2
+
+
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("row", checks.BAD_CALLS, ids=lambda row: row[0])
-def test_bad_call(size, row):
-    if size == 1 and row[0] in checks.NEEDS_PEERS:
+@pytest.mark.parametrize(
+    ("what", "kind", "message", "make"), checks.BAD_CALLS, ids=[row[0] for row in checks.BAD_CALLS]
+)
+def test_bad_call(size, what, kind, message, make):
+    if size == 1 and what in checks.NEEDS_PEERS:
         size = 2
-    run_loopback(size, lambda transport: checks.check_error(transport, *row[1:]))
+    run_loopback(size, lambda transport: checks.check_error(transport, kind, message, make))
 
 
 def test_a_rank_that_fails_releases_the_others():

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from dear_mpi.collectives.launch.neighbours import MONITOR_BYTES, Monitor, monitor_in
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.watchdog import Watchdog
 
 WAITING = "import sys; print(flush=True); sys.stdin.read()"
 
@@ -48,3 +50,28 @@ def test_a_monitor_keeps_to_its_room(text):
     assert said()[:100] == text.replace("\udcff", "?")[:100]
     monitor.post((), "short")
     assert said() == "short"
+
+
+def test_a_watchdog_outlives_a_wait_that_it_could_not_read():
+    class Moving:
+        def progress(self):
+            raise TypeError
+
+    def body(transport):
+        dog = Watchdog(transport, 1.0)
+        dog.waited_s = 0.5
+        transport.waits.now = Moving()
+        dog.look()
+        return dog.waited_s
+
+    assert run_loopback(1, body) == [0.0]
+
+
+def test_sleepers_do_not_stall():
+    def body(transport):
+        seen = []
+        transport.hub.barrier.wait = lambda: seen.append(transport.waits.now)
+        transport.barrier(asleep=True)
+        return seen
+
+    assert run_loopback(1, body) == [[None]]

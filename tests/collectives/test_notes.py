@@ -23,7 +23,7 @@ def test_notes_are_a_ring():
 
 
 @pytest.mark.parametrize(("collective", "name"), SERVED)
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_each_call_of_a_run_has_its_part(collective, name, ranks):
     """In their order: those that may block are the waits of an instruction; so times do not go to a wrong call."""
 

@@ -23,9 +23,14 @@ def test_proved_for_all_shapes(collective, mailboxes, at_once):
         for count, weights in SHAPES:
             if weights is None or size <= len(weights):
                 share, found = written(
-                    collective, count, size, weights, mailboxes=mailboxes, block=[1 + count % 4, 64][size % 2],
+                    collective,
+                    count,
+                    size,
+                    weights,
+                    mailboxes=mailboxes,
+                    block=[1 + count % 4, 64][size % 2],
                     at_once=at_once,
-                )  # fmt: skip
+                )
                 check.check_phases(collective, share, found)
 
 
@@ -40,10 +45,12 @@ def test_contributions_are_combined_in_rank_order(collective, at_once):
 
 
 def no_barrier(of_rank):
+    """The first two phases as one."""
     return [[*of_rank[0], *of_rank[1]], *of_rank[2:]]
 
 
 def no_barrier_late(of_rank):
+    """The fourth and the fifth phase as one."""
     return [*of_rank[:3], [*of_rank[3], *of_rank[4]], *of_rank[5:]]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux: blocks are memory files")
@@ -66,6 +67,14 @@ def test_large_blocks_are_where_huge_pages_can_hold_them(memory):
     assert not block.any()
     block[-1] = 1
     assert view[-1] == 1
+
+
+def test_what_cannot_be_mapped_leaves_nothing_behind(monkeypatch):
+    returned = []
+    monkeypatch.setattr(shared_memory.libc(), "munmap", lambda *call: returned.append(call))
+    with pytest.raises(OSError, match="mmap"):
+        shared_memory.map_aligned(-1, HUGE_BYTES)
+    assert [nbytes for _, nbytes in returned] == [2 * HUGE_BYTES]
 
 
 def test_a_mapping_ends_with_its_array(memory):

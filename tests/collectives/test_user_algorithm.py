@@ -2,15 +2,20 @@
 
 import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from dear_mpi.cli.app import app
 from dear_mpi.collectives import ProgramError, all_reduce, make_plan, programs, verify
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from tests.cli_checks import invoke
+from tests.launch import mpis_at_hand
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "algorithm.md").read_text(encoding="utf-8")
@@ -40,6 +45,32 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # this tree, whichever one is installed
     return tmp_path
+
+
+def launched(command):
+    """A command of the page as a process: its exit code, and all that it said."""
+    words = shlex.split(command)
+    if words[0] == "mpirun":
+        if not mpis_at_hand():
+            pytest.skip("there is no mpirun")
+        mpi = mpis_at_hand()[0]
+        words, environment = [*mpi.mpirun, *words[1:]], mpi.environment(int(words[2]))
+    else:
+        environment = None
+    program = {"python": [sys.executable], "dear-mpi": [sys.executable, "-m", "dear_mpi"]}
+    words = [part for word in words for part in program.get(word, [word])]
+    job = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return job.returncode, job.stdout + job.stderr
+
+
+@pytest.mark.parametrize(("command", "shown"), list(commands()), ids=[command for command, _ in commands()])
+def test_the_page_shows_what_its_commands_say(files, command, shown):
+    code, said = launched(command)
+    assert code == (2 if any(line.startswith("error:") for line in shown) else 0), said
+    assert "Traceback" not in said
+    said = " ".join(said.split())  # long lines are cut for a terminal
+    for line in shown:
+        assert " ".join(line.split()) in said
 
 
 BAD = """
@@ -123,7 +154,6 @@ def test_the_wrong_ring_of_the_page_is_right_on_two_ranks_alone(files):
 
 PROGRAM = "return Program('all_gather', rank, size, ())"
 ON_OTHERS = "algorithm 'FILE:f' fails for rank 2 of 3: "
-RETURNS = "FILE:f' must return a program of all_gather for rank"
 # (what the file has, the function or what it does, part of the message)
 UNUSABLE = [
     ("def near(rank, size): ...\ndef far(rank, size): ...\nSIZE = 3\ndef _own(): ...\n", "neer", "has near, far"),
@@ -137,9 +167,13 @@ UNUSABLE = [
     (
         "return Program(('all_gather', 'broadcast')[size > 2], rank, size, ())",
         "",
-        f"{RETURNS} 0 of 3, not of broadcast",
+        "FILE:f' must return a program of all_gather for rank 0 of 3, not of broadcast for rank 0 of 3",
     ),
-    ("return Program('all_gather', 0, size, ())", "", f"{RETURNS} 1 of 3, not of all_gather for rank 0"),
+    (
+        "return Program('all_gather', 0, size, ())",
+        "",
+        "FILE:f' must return a program of all_gather for rank 1 of 3, not of all_gather for rank 0 of 3",
+    ),
     (f"while rank == 2: time.sleep(0.1)\n    {PROGRAM}", "", "did not finish within 1 seconds (for rank 2 of 3)"),
     ("list(iter(lambda: time.sleep(0.1), 0))", "", "did not finish within 1 seconds (for rank 0 of 2)"),
 ]
@@ -224,6 +258,6 @@ def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files)
     "command", [("explain", "--check"), ("train", "--threads", "3", "--model", "mlp", "--iterations", "1")]
 )
 def test_a_wrong_algorithm_is_one_line_on_the_command_line(files, command):
-    result = invoke(*command, "--algorithm", "wrong.py:my_wrong_ring")
+    result = CliRunner().invoke(app, [*command, "--algorithm", "wrong.py:my_wrong_ring"])
     assert result.exit_code == 2, result.output
     assert re.search(r"^error: .*rank \d.* chunk \d", result.output, re.MULTILINE)

@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports import watchdog
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.loopback import LoopbackRequest, run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from tests import lifetime_checks
 
 LIMIT_S = 60  # for what takes a fraction of a second
 
@@ -25,6 +26,7 @@ def said(monkeypatch):
 
 
 def wait_for(said, ranks):
+    """Until these ranks have said something."""
     while not set(ranks) <= {rank for rank, _ in said}:
         threading.Event().wait(0.01)
 
@@ -65,6 +67,17 @@ def test_a_rank_that_polls_is_watched(said):
 
     run_loopback(2, body)
     assert "receiving from rank 1 in all_reduce (" in said[0][1]
+
+
+def test_after_an_error_a_rank_waits_for_nothing():
+    def body(transport):
+        failing = lifetime_checks.Failing(transport)
+        failing.error = TransportError("gone")
+        with pytest.raises(TransportError, match="gone"):
+            all_reduce(np.ones(10), failing)
+        assert transport.waits.now is None
+
+    run_loopback(2, body)
 
 
 def test_waiting_for_an_agreement_names_where(said):

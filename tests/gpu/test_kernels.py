@@ -8,6 +8,7 @@ import pytest
 
 from dear_mpi.kernels.array import event_for
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker, updater
+from dear_mpi.kernels.cuda_backend import kernel
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
 from dear_mpi.kernels.optimizers import SGD, Optimizer
@@ -66,6 +67,23 @@ def test_what_is_not_finite_is_told(value):
     assert not bool(finite[0])
 
 
+def test_tensors_of_several_types_share_a_launch(launches):
+    shapes = [(100,)] * 4
+    tensors = [normal(100, dtype, seed) for seed, dtype in enumerate(DTYPES.values())]
+    bucket, there = np.zeros(416, np.float32), cupy.zeros(416, np.float32)
+    packer(tensors, views(bucket, shapes))()
+    packer([cupy.asarray(tensor) for tensor in tensors], views(there, shapes))()
+    assert_same_bits(there, bucket)
+
+
+def test_misaligned_views():
+    whole = normal(PART + 6, np.float32)
+    bucket, there = np.zeros(PART + 5, np.float32), cupy.zeros(PART + 5, np.float32)
+    packer([whole[1:]], [bucket])()
+    packer([cupy.asarray(whole)[1:]], [there])()
+    assert_same_bits(there, bucket)
+
+
 def test_a_tensor_with_gaps_is_refused():
     with pytest.raises(ValueError, match="must be contiguous, not of strides"):
         packer([cupy.zeros(10, np.float32)[::2]], [cupy.zeros(5, np.float32)])()
@@ -102,6 +120,11 @@ def test_several_sources_in_one_launch(op, dtype, number, place, first, launches
     with np.errstate(over="ignore"):  # of products in fp16
         combiner(terms[place], terms[:place], terms[place + 1 :], op)()
     assert_same_bits(there[place], terms[place])
+
+
+def test_several_sources_without_elements():
+    none = cupy.zeros(0, np.float32)
+    combiner(none, [none], [none])()
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -142,7 +165,15 @@ def test_update(dtype, wire, optimizer, first, launches):
         assert_same_bits(one, other)
 
 
+def test_an_update_of_nothing_launches_nothing(launches):
+    none, begin = cupy.zeros(0, np.float32), launches()
+    updater(none, none, [], SGD())(SGD(), 1, 1.0)
+    assert launches() == begin
+
+
 class Plain(Optimizer):
+    """An optimizer of somebody who wrote no kernel."""
+
     def update(self, iteration, value, grad, state):
         value -= self.lr * grad
 
@@ -150,6 +181,10 @@ class Plain(Optimizer):
 def test_an_optimizer_without_a_kernel_is_refused():
     with pytest.raises(ValueError, match="optimizer 'Plain' has no CUDA kernel: it trains only on the device cpu"):
         updater(cupy.zeros(3, np.float32), cupy.zeros(3, np.float32), [], Plain(0.1))
+
+
+def test_kernels_are_compiled_once():
+    assert kernel("pack.cu", "pack<float>") is kernel("pack.cu", "pack<float>")
 
 
 def test_a_bound_copy_keeps_its_arrays():

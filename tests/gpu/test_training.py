@@ -93,6 +93,8 @@ def test_halves_and_exchanges_are_in_order_on_both_streams():
 
 
 class Cast(Dense):
+    """A layer of another type than the model's."""
+
     def forward(self, x):
         return super().forward(x.astype(self.weight.value.dtype)).astype(float)
 

@@ -17,5 +17,6 @@ def room(shapes, dtype):
 
 
 def views(bucket, shapes):
+    """One view for each tensor, of its shape."""
     spans = zip(borders(shapes, bucket.dtype)[:-1], shapes, strict=True)
     return [bucket[start : start + math.prod(shape)].reshape(shape) for start, shape in spans]

@@ -60,7 +60,12 @@ def run_update(grads):
     assert finite[0]
 
 
-USES = {run_pack: ["packer"], run_folder: ["combiner"], run_copier: ["copier"], run_update: ["updater"]}
+USES = {
+    run_pack: ["packer"],
+    run_folder: ["combiner"],
+    run_copier: ["copier"],
+    run_update: ["updater"],
+}
 
 
 def ones():
@@ -81,13 +86,16 @@ def test_an_unknown_library_is_refused(use, foreign):
         use(foreign(ones()))
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("smu", "op 'smu' is unknown: did you mean 'sum'? Allowed: sum, minimum, maximum"),
-    ("Sum", "op 'Sum' is unknown: did you mean 'sum'?"),
-    ("mximum", "op 'mximum' is unknown: did you mean 'maximum' or 'minimum'?"),
-    ("xyz", "op 'xyz' is unknown. Allowed: sum, minimum, maximum"),
-    ("", "op '' is unknown. Allowed: sum"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smu", "op 'smu' is unknown: did you mean 'sum'? Allowed: sum, minimum, maximum"),
+        ("Sum", "op 'Sum' is unknown: did you mean 'sum'?"),
+        ("mximum", "op 'mximum' is unknown: did you mean 'maximum' or 'minimum'?"),
+        ("xyz", "op 'xyz' is unknown. Allowed: sum, minimum, maximum"),
+        ("", "op '' is unknown. Allowed: sum"),
+    ],
+)
 def test_choose_helps_who_mistyped(name, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
         lookup("op", name, {"sum": 1, "minimum": 2, "maximum": 3})

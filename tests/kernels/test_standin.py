@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels.optimizers import Adam
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.networks import ALL_MODELS
 from tests.standin import fixture
 from tests.standin.checked_transport import CheckedTransport
 from tests.standin.fixture import expect_race
@@ -15,6 +17,7 @@ standin = fixture.standin
 
 @pytest.fixture
 def streams(standin):
+    """Two streams that nothing orders."""
     return [standin.cuda.Stream(non_blocking=True) for _ in range(2)]
 
 
@@ -39,17 +42,48 @@ def in_thread(function):
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mix", [
-    lambda cp, x: np.asarray(x),
-    lambda cp, x: np.ones(3) + x,
-    lambda cp, x: x.__setitem__(slice(2), np.ones(2)),
-    lambda cp, x: np.ones(3).__setitem__(slice(3), x),
-    lambda cp, x: cp.add(x, x, out=np.ones(3)),
-    lambda cp, x: cp.copyto(x, np.ones(3)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda cp, x: np.asarray(x),
+        lambda cp, x: np.ones(3) + x,
+        lambda cp, x: x.__setitem__(slice(2), np.ones(2)),
+        lambda cp, x: np.ones(3).__setitem__(slice(3), x),
+        lambda cp, x: cp.add(x, x, out=np.ones(3)),
+        lambda cp, x: cp.copyto(x, np.ones(3)),
+    ],
+)
 def test_numpy_arrays_do_not_mix(standin, mix):
     with pytest.raises(TypeError):
         mix(standin, standin.zeros(3))
+
+
+@pytest.mark.parametrize("name", ALL_MODELS)
+def test_models_give_the_bits_of_numpy(standin, name):
+    shape = (6,) if name == "gpt" else (8, 8)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (4, 6)) if name == "gpt" else rng.standard_normal((4, *shape)).astype(np.float32)
+    targets = rng.integers(0, 20, (4, 6) if name == "gpt" else 4)
+
+    def run(put):
+        layers, loss = (
+            ALL_MODELS[name](shape, 20, np.random.default_rng(1), np.dtype(np.float32)),
+            SoftmaxCrossEntropy(),
+        )
+        parameters = [parameter for layer in layers for parameter in layer.parameters]
+        for parameter in parameters:
+            parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
+        y = put(x)
+        for layer in layers:
+            y = layer.forward(y)
+        values = [y, loss.forward(y, put(targets))]
+        dy = loss.backward(0.1)
+        for layer in reversed(layers):
+            dy = layer.backward(dy)
+        return [standin.asnumpy(value) for value in [*values, *(parameter.grad for parameter in parameters)]]
+
+    for ours, theirs in zip(run(standin.asarray), run(lambda array: array), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 # ---- Streams and events ---------------------------------------------------------------------------------------------

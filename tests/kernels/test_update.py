@@ -14,16 +14,22 @@ ITERATIONS = 4
 SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]
 
 CASES = {
-    "sgd": SGD(), "sgd, decay": SGD(weight_decay=0.3), "momentum": SGD(momentum=0.9),
-    "momentum, decay": SGD(momentum=0.9, weight_decay=0.3), "nesterov": SGD(momentum=0.9, nesterov=True),
-    "nesterov, decay": SGD(momentum=0.9, nesterov=True, weight_decay=0.3), "adam": Adam(0.1),
-    "adam, decay": Adam(0.1, weight_decay=0.3), "adamw": AdamW(0.1),
+    "sgd": SGD(),
+    "sgd, decay": SGD(weight_decay=0.3),
+    "momentum": SGD(momentum=0.9),
+    "momentum, decay": SGD(momentum=0.9, weight_decay=0.3),
+    "nesterov": SGD(momentum=0.9, nesterov=True),
+    "nesterov, decay": SGD(momentum=0.9, nesterov=True, weight_decay=0.3),
+    "adam": Adam(0.1),
+    "adam, decay": Adam(0.1, weight_decay=0.3),
+    "adamw": AdamW(0.1),
     "adamw, decay": AdamW(0.1, weight_decay=0.3, epsilon=0.2),
     "adam, other constants": Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2),
-}  # fmt: skip
+}
 
 
 def formula(optimizer, iteration, value, grad, state):
+    """The new value and the new state."""
     if isinstance(optimizer, AdamW):
         value = value - optimizer.lr * optimizer.weight_decay * value
     else:
@@ -116,28 +122,34 @@ def zeros(size=3, dtype=np.float32):
     return np.zeros(size, dtype)
 
 
-@pytest.mark.parametrize(("grads", "values", "state", "message"), [
-    (zeros((2, 3)), zeros(6), 2, "grads must be flat, without gaps, and of float64, .*, not float32[2, 3]"),
-    (zeros(), zeros(6)[::2], 2, "values must be flat, .* bfloat16, not float32[3] with gaps"),
-    (zeros(3, np.int32), zeros(), 2, "grads must be flat, .* bfloat16, not int32[3]"),
-    (zeros(), zeros(4), 2, "grads and values must be of one length, not float32[3] and float32[4]"),
-    (zeros(), zeros(), 1, "state of Adam must be float32[3] and float32[3], not float32[3]"),
-    (zeros(), zeros(), 0, "state of Adam must be float32[3] and float32[3], not no array"),
-    (zeros(), zeros(3, np.float64), 2, "state of Adam must be float64[3] and float64[3], not float32[3] and"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grads", "values", "state", "message"),
+    [
+        (zeros((2, 3)), zeros(6), 2, "grads must be flat, without gaps, and of float64, .*, not float32[2, 3]"),
+        (zeros(), zeros(6)[::2], 2, "values must be flat, .* bfloat16, not float32[3] with gaps"),
+        (zeros(3, np.int32), zeros(), 2, "grads must be flat, .* bfloat16, not int32[3]"),
+        (zeros(), zeros(4), 2, "grads and values must be of one length, not float32[3] and float32[4]"),
+        (zeros(), zeros(), 1, "state of Adam must be float32[3] and float32[3], not float32[3]"),
+        (zeros(), zeros(), 0, "state of Adam must be float32[3] and float32[3], not no array"),
+        (zeros(), zeros(3, np.float64), 2, "state of Adam must be float64[3] and float64[3], not float32[3] and"),
+    ],
+)
 def test_arrays_that_do_not_fit_are_refused(grads, values, state, message):
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         updater(grads, values, [zeros() for _ in range(state)], CASES["adam"])
 
 
-@pytest.mark.parametrize(("value", "wire", "dtype", "scale", "expected"), [
-    (1.0, "fp16", "fp32", 1.0, True),
-    (np.nan, "fp32", "fp32", 1.0, False),
-    (np.inf, "fp16", "fp32", 1.0, False),
-    (-np.inf, "bf16", "fp64", 0.5, False),
-    (65504.0, "fp16", "fp16", 2.0, True),  # formed in fp32
-    (1e300, "fp64", "fp32", 1.0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "wire", "dtype", "scale", "expected"),
+    [
+        (1.0, "fp16", "fp32", 1.0, True),
+        (np.nan, "fp32", "fp32", 1.0, False),
+        (np.inf, "fp16", "fp32", 1.0, False),
+        (-np.inf, "bf16", "fp64", 0.5, False),
+        (65504.0, "fp16", "fp16", 2.0, True),  # formed in fp32
+        (1e300, "fp64", "fp32", 1.0, False),
+    ],
+)
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK])
 def test_finite_flag(value, wire, dtype, scale, expected, place):
     grads, values, finite = np.ones(BLOCK + 1, DTYPES[wire]), np.ones(BLOCK + 1, DTYPES[dtype]), np.array([True])

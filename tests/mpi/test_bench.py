@@ -1,11 +1,11 @@
 """The benchmark measures what it says, and its candidates are right."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
@@ -13,6 +13,7 @@ from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
+from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -22,7 +23,6 @@ from dear_mpi.kernels.dtypes import DTYPES, TYPES
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes
 from tests.bench.readers import read_table
-from tests.cli_checks import succeed
 
 pytestmark = pytest.mark.mpi
 
@@ -79,9 +79,8 @@ def test_every_type_and_op_is_exact(comm, collective, placement):
     skip_if_too_few(comm, collective)
     if comm.size > 2:
         pytest.skip("tests/mpi/test_collectives.py has more ranks")
-    for number, dtype in enumerate(TYPES):
-        ops = ("sum", "prod", "min", "max", "average")[: 5 if dtype in DTYPES else 4]
-        for op in ops if os.environ.get("EVERY") else dict.fromkeys((ops[number % len(ops)], ops[number % 2])):
+    for dtype in TYPES:
+        for op in ("sum", "prod", "min", "max", "average")[: 5 if dtype in DTYPES else 4]:
             settings = {"placements": (placement,), "dtypes": (dtype,), "ops": (op,), "sizes": (100,)}
             report = measured(collectives=(collective,), algorithms=("naive", "native-best"), **settings)
             assert [row.wrong for row in report.rows] == [0] * len(report.rows)
@@ -117,10 +116,35 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
     assert [nbytes for _, name, nbytes in report.left_out if name == "reduce"] == list(sizes)
 
 
-def test_bad_settings_are_refused_on_all_ranks():
-    """tests/bench/test_pace.py has each of them."""
-    with pytest.raises(ArgumentError, match="'rnig' is unknown: did you mean 'ring'"):
-        measured(algorithms=("native", "rnig"))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+        (
+            {"algorithms": ("native", "rnig")},
+            "'rnig' is unknown: did you mean 'ring'",
+        ),
+        ({"algorithms": ("",)}, "algorithm '' is unknown"),
+        ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+        ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+        ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+        (
+            {"ops": ("sum", "average"), "dtypes": ("int8",)},
+            "op 'average' needs a floating dtype, not 'int8'",
+        ),
+        ({"ops": ("mean",)}, "op 'mean' is unknown"),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
+        ({"memory": "public"}, "memory 'public' is unknown"),
+        ({"cadence": "slow"}, "cadence 'slow' is unknown"),
+        ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+        ({"sizes": ()}, "sizes must be at least 4 B"),
+        ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
+        ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+    ],
+)
+def test_bad_settings_are_refused_on_all_ranks(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        measured(**settings)
 
 
 def test_all_calls_of_the_library_take_part(comm):
@@ -179,7 +203,10 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
 def test_the_command_writes_its_rows(comm, tmp_path_factory):
     file = Path(comm.bcast(str(tmp_path_factory.mktemp("rows") / "rows.json")))
     sizes = ("--sizes", "4B:64B,1KiB", "--iterations", "3", "--json", str(file))
-    result = succeed("bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native")
+    result = CliRunner().invoke(
+        app, ["bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native"]
+    )
+    assert result.exit_code == 0, result.output
     comm.Barrier()
     rows = json.loads(file.read_text())["rows"]
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
@@ -190,6 +217,13 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
         lines = read_table(result.stdout)
         assert [(line["size"], line["wrong"]) for line in lines] == [(format_bytes(row["bytes"]), "0") for row in rows]
     comm.Barrier()
+
+
+@pytest.mark.parametrize("sizes", ["64Q", "1KiB:1B", "4B,,8B"])
+def test_bad_sizes_end_the_command(comm, sizes):
+    result = CliRunner().invoke(app, ["bench", "--sizes", sizes])
+    assert result.exit_code == 2
+    assert ("error: --sizes: size" in result.stderr) == (comm.rank == 0)
 
 
 def test_tune_is_refused_before_the_work(comm, tmp_path_factory):

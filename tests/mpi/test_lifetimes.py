@@ -14,6 +14,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture
 def transport(comm):
+    """Of a communicator of this test."""
     own = comm.Dup()
     yield transport_of(own)
     own.Free()
@@ -25,9 +26,22 @@ def test_plans_are_cached(transport, count, algorithm):
     lifetime_checks.check_plans_are_cached(transport, count, algorithm)
 
 
+@pytest.mark.parametrize("count", lifetime_checks.COUNTS)
+def test_all_functions_are_kept(transport, count):
+    lifetime_checks.check_all_functions_are_kept(transport, count)
+
+
 @pytest.mark.mpi(min_size=2)
 def test_hits_and_misses_disagree(transport):
     lifetime_checks.check_hits_and_misses_disagree(transport)
+
+
+@pytest.mark.parametrize("check", [
+    lifetime_checks.check_kept_plans_are_bounded,
+    lifetime_checks.check_dropped_plans_keep_their_memory,
+])  # fmt: skip
+def test_lifetimes(transport, check):
+    check(transport)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.bench import native
+from dear_mpi.bench import native, timing
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.output import FORMATS
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.units import grouped
+from dear_mpi.reporting.units import format_bytes, grouped
+from tests.bench.readers import read_table
 
 pytestmark = pytest.mark.mpi
 
@@ -91,17 +93,46 @@ def test_the_time_of_a_pair_is_the_first_ranks(comm, monkeypatch, cadence):
             assert (row.slow_rank, row.rank_min_us, row.rank_mean_us) == (0, row.rank_max_us, row.rank_max_us)
 
 
-@pytest.mark.parametrize(("collective", "algorithm", "reason"), [
-    ("gather", "ring", "has no program for it: only MPI's own calls are measured"),
-    ("barrier", "function", "has no program for it: only MPI's own calls are measured"),
-    ("bandwidth", "native-nonblocking", "bandwidth has only native and -persistent"),
-    ("sendrecv", "native-persistent", "sendrecv in place is only MPI_Sendrecv_replace"),
-    ("scatter", "native-beside", "-beside only for reduce_scatter and all_reduce in place"),
-    ("barrier", "native-counts", "-counts only for"),
-])  # fmt: skip
+@pytest.mark.parametrize("collective", ALONE)
+def test_what_was_measured_can_be_read(comm, collective):
+    report = measured(collective)
+    assert {row.algorithm.partition("-")[0] for row in report.rows} == {"native"}
+    lines = read_table("\n".join(line.plain for line in FORMATS["table"].lines(report)))
+    sizes = {row.bytes for row in report.rows}
+    assert [line["size"] for line in lines] == list(map(format_bytes, sorted(sizes)))
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "reason"),
+    [
+        ("gather", "ring", "has no program for it: only MPI's own calls are measured"),
+        ("barrier", "function", "has no program for it: only MPI's own calls are measured"),
+        ("bandwidth", "native-nonblocking", "bandwidth has only native and -persistent"),
+        ("sendrecv", "native-persistent", "sendrecv in place is only MPI_Sendrecv_replace"),
+        ("scatter", "native-beside", "-beside only for reduce_scatter and all_reduce in place"),
+        ("barrier", "native-counts", "-counts only for"),
+    ],
+)
 def test_who_sits_out_says_why(comm, collective, algorithm, reason):
     report = measured(collective, algorithms=("native", algorithm))
     assert {name for _, name, _ in report.left_out} == {collective}
     assert all(why.startswith(f"{algorithm}: {reason}") for why, _, _ in report.left_out)
     with pytest.raises(ArgumentError, match=f"nothing can be measured here: {algorithm}: {reason}"):
         measured(collective, algorithms=(algorithm,))
+
+
+@pytest.mark.parametrize("collective", ["ping_pong", "bandwidth", "all_gather"])
+def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collective):
+    """They wait for each other by themselves, and OSU's have none."""
+    seen, loop = [], timing.in_a_row
+
+    def in_a_row(run, between, calls):
+        if calls == 3:  # not those of the loop's own cost
+            seen.append(between)
+        return loop(run, between, calls)
+
+    monkeypatch.setattr(timing, "CALLS", (3, 3))
+    monkeypatch.setattr(timing, "in_a_row", in_a_row)
+    measured(collective, algorithms=("native",), cadence="streaming", placements=("out",))
+    assert seen
+    assert {between is int for between in seen} == {collective != "all_gather"}

@@ -1,7 +1,5 @@
 """torch.distributed over our collectives: DDP and FSDP as they are."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
@@ -35,19 +33,12 @@ from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
 pytestmark = pytest.mark.mpi
 
 
-@contextmanager
-def opened(comm, **options):
-    init_process_group(comm, **options)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 @pytest.fixture(params=["ring", "ordered"])
 def group(comm, request):
-    with opened(comm, algorithm=request.param):
-        yield request.param
+    """The default group, over an algorithm."""
+    init_process_group(comm, algorithm=request.param)
+    yield request.param
+    dist.destroy_process_group()
 
 
 def mine(comm, dtype=torch.float32, count=1003):
@@ -81,8 +72,11 @@ def test_bool_and_bitwise_reductions_are_those_of_gloo(comm, agree):
             dist.all_reduce(tensor, getattr(dist.ReduceOp, name))
             yield tensor.tolist()
 
-    with opened(comm):
+    init_process_group(comm)
+    try:
         found = list(results())
+    finally:
+        dist.destroy_process_group()
     with gloo_group(World(transport_of(comm))):
         expected = list(results())
     for case, mine, theirs in zip(cases, found, expected, strict=True):
@@ -165,8 +159,11 @@ def test_ddp_has_the_bits_of_our_algorithm(comm, agree, group):
 def test_ddp_and_fsdp_learn_as_over_gloo(comm, agree):
     expected, _ = ddp(comm, "block")
     for wrap in (nn.parallel.DistributedDataParallel, sharded):
-        with opened(comm):
+        init_process_group(comm)
+        try:
             losses = learned(comm, wrap(new("block")))
+        finally:
+            dist.destroy_process_group()
         agree(np.allclose(losses, expected, rtol=1e-4), f"{wrap.__name__}: {losses[-1]} beside {expected[-1]}")
 
 
@@ -207,8 +204,11 @@ def test_hooks_of_ddp_train(comm, agree, hook):
     """A callback of PowerSGD starts a collective and waits for it, which never returned; with one bucket and many."""
     found = []
     for bucket_mb in (25, 0.001):
-        with opened(comm):
+        init_process_group(comm)
+        try:
             found.append(hooked(comm, hook, bucket_mb))
+        finally:
+            dist.destroy_process_group()
         agree(len(set(comm.allgather(found[-1].tobytes()))) == 1, f"buckets of {bucket_mb} MB")
     if hook != "quantized":
         atol = 2e-3 if hook == "fp16" else 1e-6  # gloo adds in another order
@@ -226,25 +226,34 @@ def test_what_is_not_offered_says_so(comm, group):
 SPARSE = torch.ones(3).to_sparse()
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
-    (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
-    (
-        lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM),
-        "'bxor' needs",
-    ),
-    (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
-    (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
-    (lambda size, bad: dist.all_gather_single(torch.ones(2 * size + bad), torch.ones(2)), "output_tensor must have"),
-    (lambda size, bad: dist.reduce_scatter_single(torch.ones(2), torch.ones(2 * size + bad)), "input must have"),
-    (lambda size, bad: dist.all_to_all([torch.ones(2)] * size, [torch.ones(2)] * (size + bad)), "a tensor for each"),
-    (
-        lambda size, bad: dist.all_to_all_single(
-            torch.ones(size), torch.ones(size), None, [bad + 1] + [1] * (size - 1)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
+        (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
+        (
+            lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM),
+            "'bxor' needs",
         ),
-        "split sizes must add up to",
-    ),
-])  # fmt: skip
+        (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
+        (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
+        (
+            lambda size, bad: dist.all_gather_single(torch.ones(2 * size + bad), torch.ones(2)),
+            "output_tensor must have",
+        ),
+        (lambda size, bad: dist.reduce_scatter_single(torch.ones(2), torch.ones(2 * size + bad)), "input must have"),
+        (
+            lambda size, bad: dist.all_to_all([torch.ones(2)] * size, [torch.ones(2)] * (size + bad)),
+            "a tensor for each",
+        ),
+        (
+            lambda size, bad: dist.all_to_all_single(
+                torch.ones(size), torch.ones(size), None, [bad + 1] + [1] * (size - 1)
+            ),
+            "split sizes must add up to",
+        ),
+    ],
+)
 def test_what_one_rank_cannot_do_all_refuse_and_go_on(comm, agree, group, call, message):
     """Twice: at first there are no plans, then kept ones."""
     for bad in (comm.rank == comm.size - 1, True, comm.rank == 0):
@@ -349,13 +358,16 @@ def test_an_algorithm_that_does_not_exist_is_refused_by_all(comm):
 def test_ranks_that_differ_hear_of_it_where_they_wait_and_go_on(comm, agree):
     if comm.size == 1:
         pytest.skip("needs two ranks")
-    with opened(comm):
+    init_process_group(comm)
+    try:
         work = dist.all_reduce(torch.ones(3 + comm.rank), async_op=True)
         with pytest.raises(MismatchError, match="all_reduce: count must be the same on all ranks"):
             work.wait()
         ones = torch.ones(3)
         dist.all_reduce(ones)
         agree(ones.tolist() == [comm.size] * 3)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore")

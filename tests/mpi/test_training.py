@@ -33,11 +33,15 @@ def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, cho
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("choices", [
-    *({"wire": wire} for wire in ("int8", "int4", "topk:10%", "blocks:10%")),
-    {"wire": "int8", "update": "sharded", "schedule": "dear-eager"},
-    *({"schedule": schedule} for schedule in ("local:3", "diloco:3", "diloco:4:delay=2:mix=0.5:staggered=yes")),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "choices",
+    [
+        *({"wire": wire} for wire in ("int8", "int4", "topk:10%", "blocks:10%")),
+        {"wire": "int8", "update": "sharded", "schedule": "dear-eager"},
+        *({"schedule": schedule} for schedule in ("local:3", "diloco:3", "diloco:4:delay=2:mix=0.5:staggered=yes")),
+    ],
+    ids=str,
+)
 def test_codes_and_rounds_have_the_bits_of_threads(comm, choices):
     digests = {trained(fusion="cut:8KB", threads=ranks, **choices)["params_sha256"] for ranks in (None, comm.size)}
     digests.update(*comm.allgather(digests))
@@ -85,6 +89,11 @@ def test_same_bits_on_emulated_hosts_as_on_threads(comm, choices):
     assert reports[0]["emulated_link"] == "10 Gbit/s, 1 us inside hosts and 20 Gbit/s, 1 us between them (per_host=2)"
 
 
+def test_native_collectives_train_too():
+    """Their sums may differ in the last bit; the accuracy of the classifier does not."""
+    assert trained(algorithm="native", iterations=100)["accuracy"] > 0.9
+
+
 def test_digits_are_learnt(comm):
     """The main job, at its defaults: at least 97 % of the test digits are read.
 
@@ -123,6 +132,12 @@ def test_ranks_that_were_asked_for_different_things_all_say_so(comm):
             trained(seed=int(comm.rank == 0))
 
 
+def test_a_batch_smaller_than_the_ranks_is_refused(comm):
+    if comm.size > 1:
+        with pytest.raises(ValueError, match=f"batch must be at least the number of ranks, {comm.size}, not 1"):
+            trained(batch=1)
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "lamb"])
 def test_owners_of_whole_tensors_have_the_bits_of_whole_updates(comm, optimizer):
     """By processes and by threads."""
@@ -143,8 +158,3 @@ def test_weights_leave_the_parameters_of_one_process(comm, weights):
     digests.update(*comm.allgather(digests))
     assert len(digests) == 1
     assert found[1]["loss"] == pytest.approx(trained(threads=1, **choices)["loss"], rel=1e-6)
-
-
-def test_native_collectives_train_too():
-    """Their sums may differ in the last bit; the accuracy of the classifier does not."""
-    assert trained(algorithm="native", iterations=100)["accuracy"] > 0.9

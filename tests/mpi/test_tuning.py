@@ -2,6 +2,7 @@
 
 import pytest
 
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from tests.tuning_checks import RANGE, check_trials, tuned
@@ -24,3 +25,9 @@ def test_all_ranks_cut_as_was_predicted(comm, link):
     trials, fusion, _, _, over = found
     assert over
     assert fusion in dict(trials)
+
+
+def test_a_range_without_a_choice_is_refused_on_all_ranks(comm):
+    with pytest.raises(ArgumentError, match=r"'bo:1KB..2KB': all sizes from 1KB to 2KB cut this model into") as error:
+        tuned(comm, comm.rank, comm.size, iterations=1, fusion="bo:1KB..2KB")
+    assert len(set(comm.allgather(str(error.value)))) == 1

@@ -31,9 +31,14 @@ def test_what_mpi_alone_does_with_device_memory(comm, placement):
     select_gpu()
     names = tuple(name for name in OPERATIONS if name not in COLLECTIVES)
     settings = Suite(
-        (4, 10_000), names, ("native-best", "direct"), placements=(placement,), device="cuda", iterations=3,
+        (4, 10_000),
+        names,
+        ("native-best", "direct"),
+        placements=(placement,),
+        device="cuda",
+        iterations=3,
         start="barrier",
-    )  # fmt: skip
+    )
     report = run_world(lambda world: bench(settings, world))
     assert [row.wrong for row in report.rows] == [0] * len(report.rows)
     assert {row.device for row in report.rows} == {"cuda"}
