@@ -88,12 +88,18 @@ NATIVE = [(collective, "native") for collective in COLLECTIVES]
 
 
 def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32", "int8")):
+    """Any call."""
     return st.builds(
-        lambda pair, **rest: Case(*pair, **rest), pair=st.sampled_from(served), count=st.sampled_from(counts),
-        dtype=st.sampled_from(dtypes), op=st.sampled_from(sorted(OPS)), in_place=st.booleans(),
-        segment_elements=st.sampled_from([1, 3, 8, 1000]), weighted=st.booleans(),
+        lambda pair, **rest: Case(*pair, **rest),
+        pair=st.sampled_from(served),
+        count=st.sampled_from(counts),
+        dtype=st.sampled_from(dtypes),
+        op=st.sampled_from(sorted(OPS)),
+        in_place=st.booleans(),
+        segment_elements=st.sampled_from([1, 3, 8, 1000]),
+        weighted=st.booleans(),
         root=st.sampled_from(["first", "last"]),
-    )  # fmt: skip
+    )
 
 
 def contribution(rank: int, count: int, dtype: np.dtype) -> np.ndarray:
@@ -180,6 +186,8 @@ def check_barrier_of_the_transport(transport, asleep: bool) -> None:
 
 
 class Tensor:
+    """What is taken for one of PyTorch."""
+
     __module__ = "torch"
 
 
@@ -287,6 +295,7 @@ def check_combined_types(transport, algorithm: str) -> None:
 
 
 def check_products_of_complex_numbers_have_the_same_bits(transport, algorithm: str) -> None:
+    """Wherever a rank has them in memory."""
     for dtype in ("complex64", "complex128"):
         data = np.random.default_rng(transport.rank).standard_normal((2, 200 + transport.rank))
         x = (data[0] + 1j * data[1]).astype(dtype)[transport.rank :]
@@ -335,6 +344,7 @@ def check_plan_is_reusable(transport, drive) -> None:
 
 
 def check_runs_allocate_nothing(transport, algorithm: str) -> None:
+    """Nothing grows in some hundred runs."""
     collective = "all_reduce" if "all_reduce" in ALGORITHMS[algorithm] else next(iter(ALGORITHMS[algorithm]))
     with make_plan(collective, np.zeros(1000), transport, algorithm=algorithm, segment_bytes=1024) as plan:
         for _ in range(10):
@@ -502,7 +512,7 @@ CHECKS = {
 }
 
 
-def check_error(transport, message, make, kind=ValueError) -> None:
+def check_error(transport, kind, message, make) -> None:
     """Bad input raises the same readable error on every rank, and the transport still works afterwards."""
     try:
         make(transport)
@@ -542,54 +552,86 @@ def misnumbered_call(transport):
             transport.next_tag()
 
 
-# (what is wrong, part of the message, the call that makes it; the type of the error, if it is no ValueError)
+# (what is wrong, type of the error, part of its message, the call that makes it)
 BAD_CALLS = [
-    ("count", "all_reduce: count must be the same on all ranks, not 5", lambda t: all_reduce(np.zeros(5 + t.rank), t)),
-    ("dtype", "dtype must be the same on all ranks, not float32 on rank 0; float64 on rank",
+    ("count", ValueError, "all_reduce: count must be the same on all ranks, not 5 on rank 0",
+     lambda t: all_reduce(np.zeros(5 + t.rank), t)),
+    ("dtype", ValueError, "dtype must be the same on all ranks, not float32 on rank 0; float64 on rank",
      lambda t: all_reduce(np.zeros(5, np.float64 if t.rank else np.float32), t)),
-    ("collective of ranks", "collective must be the same on all ranks, not all_reduce on rank 0",
+    ("collective of ranks", ValueError, "collective must be the same on all ranks, not all_reduce on rank 0",
      lambda t: (reduce_scatter if t.rank else all_reduce)(np.zeros(5), t)),
-    ("debug of ranks", "debug must be the same on all ranks, not False on rank 0",
+    ("debug of ranks", ValueError, "debug must be the same on all ranks, not False on rank 0",
      lambda t: make_plan("all_reduce", np.zeros(5), t, debug=t.rank > 0)),
-    ("order of plans", "number of the plan must be the same on all ranks", misnumbered_call),
-    ("op of ranks", "op must be the same on all ranks, not sum on rank 0; max on rank",
+    ("order of plans", ValueError, "number of the plan must be the same on all ranks",
+     misnumbered_call),
+    ("op of ranks", ValueError, "op must be the same on all ranks, not sum on rank 0; max on rank",
      lambda t: all_reduce(np.zeros(5), t, op="max" if t.rank else "sum")),
-    ("op", "op 'smu' is unknown: did you mean 'sum'?", lambda t: all_reduce(np.zeros(5), t, op="smu")),
-    ("algorithm", "algorithm 'rnig' is unknown: did you mean 'ring'?",
+    ("op", ValueError, "op 'smu' is unknown: did you mean 'sum'?",
+     lambda t: all_reduce(np.zeros(5), t, op="smu")),
+    ("algorithm", ValueError, "algorithm 'rnig' is unknown: did you mean 'ring'?",
      lambda t: make_plan("all_gather", np.zeros(5), t, algorithm="rnig")),
-    ("collective", "collective 'allreduce' is unknown: did you mean", lambda t: make_plan("allreduce", np.zeros(5), t)),
-    ("contiguous", "x must be contiguous, in C order, not of strides (32, 16): pass a copy", strided_call),
-    ("read-only", "x must be writable, because the result is stored there; it is read-only", read_only_call),
-    ("type", "x must be of an integer type, bool, complex or one of fp64", lambda t: all_reduce(np.zeros(5, "S3"), t)),
-    ("byte order", "bf16 for all_reduce, not >i4: pass x.astype('int32')", lambda t: all_reduce(np.zeros(5, ">i4"), t)),
-    ("objects", "x must have elements of a fixed size, above 0, without Pyt", lambda t: broadcast(np.array([None]), t)),
-    ("max of complex", "op 'max' needs ordered numbers, not com", lambda t: all_reduce(np.zeros(5, "c8"), t, op="max")),
-    ("bits of floats", "op 'bor' needs integers or bool, in an array", lambda t: all_reduce(np.zeros(5), t, op="bor")),
-    ("type of a number", "must be a whole number from 8 (o", lambda t: all_reduce(np.zeros(5), t, segment_bytes="1KB")),
-    ("no array", "x must be a plain array of NumPy or CuPy, not NoneType", lambda t: all_reduce(None, t)),
-    ("masked array", "x must be a plain array of NumPy or CuPy, not numpy.ma.MaskedArray",
+    ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'",
+     lambda t: make_plan("allreduce", np.zeros(5), t)),
+    ("contiguous", ValueError, "x must be contiguous, in C order, not of strides (32, 16): pass a copy",
+     strided_call),
+    ("read-only", ValueError, "x must be writable, because the result is stored there; it is read-only",
+     read_only_call),
+    ("type", ValueError, "x must be of an integer type, bool, complex or one of fp64, fp32, fp16, bf16 for all_red",
+     lambda t: all_reduce(np.zeros(5, "S3"), t)),
+    ("byte order", ValueError, "bf16 for all_reduce, not >i4: pass x.astype('int32')",
+     lambda t: all_reduce(np.zeros(5, ">i4"), t)),
+    ("objects", ValueError, "x must have elements of a fixed size, above 0, without Python objects, not object",
+     lambda t: broadcast(np.array([None]), t)),
+    ("max of complex", ValueError, "op 'max' needs ordered numbers, not complex64",
+     lambda t: all_reduce(np.zeros(5, "c8"), t, op="max")),
+    ("bits of floats", ValueError, "op 'bor' needs integers or bool, in an array of NumPy, not float64 of numpy",
+     lambda t: all_reduce(np.zeros(5), t, op="bor")),
+    ("type of a number", ValueError, "must be a whole number from 8 (one element) to 1073741824, not '1KB'",
+     lambda t: all_reduce(np.zeros(5), t, segment_bytes="1KB")),
+    ("no array", ValueError, "x must be a plain array of NumPy or CuPy, not NoneType",
+     lambda t: all_reduce(None, t)),
+    ("masked array", ValueError, "x must be a plain array of NumPy or CuPy, not numpy.ma.MaskedArray",
      lambda t: all_reduce(np.ma.array([1.0, 2.0], mask=[True, False]), t)),
-    ("tensor", "x must be a plain array of NumPy or CuPy, not torch.Tensor: pass x", lambda t: all_reduce(Tensor(), t)),
-    ("name of an argument", "all_reduce: argument 'algoritm' i", lambda t: all_reduce(np.zeros(5), t, algoritm="ring")),
-    ("type of the algorithm", "algorithm must be a name such as 'r", lambda t: all_reduce(np.zeros(5), t, algorithm=3)),
-    ("type of the root", "root must be a whole number from 0 to",
+    ("tensor", ValueError, "x must be a plain array of NumPy or CuPy, not torch.Tensor: pass x.numpy()",
+     lambda t: all_reduce(Tensor(), t)),
+    ("name of an argument", ValueError, "all_reduce: argument 'algoritm' is unknown: did you mean 'algorithm'?",
+     lambda t: all_reduce(np.zeros(5), t, algoritm="ring")),
+    ("type of the algorithm", ValueError, "algorithm must be a name such as 'ring', not 3",
+     lambda t: all_reduce(np.zeros(5), t, algorithm=3)),
+    ("type of the root", ValueError, "root must be a whole number from 0 to",
      lambda t: make_plan("broadcast", np.zeros(5), t, algorithm="naive", root=1.0)),
-    ("counts", "whole numbers >= 0, one for each rank, wit", lambda t: all_reduce(np.zeros(5), t, counts=[7] * t.size)),
-    ("chunks of all_to_all", "elements for all_to_all, one equal chunk per rank, not",
+    ("counts", ValueError, "whole numbers >= 0, one for each rank, with the sum 5, not [7",
+     lambda t: all_reduce(np.zeros(5), t, counts=[7] * t.size)),
+    ("chunks of all_to_all", ValueError, "elements for all_to_all, one equal chunk per rank, not",
      lambda t: all_to_all(np.zeros(t.size + 1, np.uint8), t)),
-    ("root", "root must be a whole number from 0 to",
+    ("root", ValueError, "root must be a whole number from 0 to",
      lambda t: make_plan("broadcast", np.zeros(5), t, algorithm="naive", root=t.size)),
-    ("root of all", "root must be left out, not 1", lambda t: make_plan("all_reduce", np.zeros(5), t, root=1)),
-    ("average", "op 'average' needs one of fp64, fp32", lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
-    ("segment", "segment_bytes must be a whole number from 8 (", lambda t: all_reduce(np.zeros(5), t, segment_bytes=7)),
-    ("out count", "out must have 5 elements on rank 0", lambda t: all_reduce(np.zeros(5), t, out=np.zeros(6))),
-    ("out dtype", "out must have the dtype of x, float64, not float32",
+    ("root of all", ValueError, "root must be left out, not 1",
+     lambda t: make_plan("all_reduce", np.zeros(5), t, root=1)),
+    ("average", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not int64",
+     lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
+    ("segment", ValueError, "segment_bytes must be a whole number from 8 (one element) to 1073741824, not 7",
+     lambda t: all_reduce(np.zeros(5), t, segment_bytes=7)),
+    ("out count", ValueError, "out must have 5 elements on rank 0",
+     lambda t: all_reduce(np.zeros(5), t, out=np.zeros(6))),
+    ("out dtype", ValueError, "out must have the dtype of x, float64, not float32",
      lambda t: all_reduce(np.zeros(5), t, out=np.zeros(5, np.float32))),
-    ("overlap", "out must not share memory with x; leave", lambda t: (lambda x: all_reduce(x, t, out=x))(np.zeros(5))),
-    ("comm", "comm must be an mpi4py communicator or a Transport, no", lambda t: all_reduce(np.zeros(5), 3), TypeError),
+    ("overlap", ValueError, "out must not share memory with x; leave it out to work in place",
+     lambda t: (lambda x: all_reduce(x, t, out=x))(np.zeros(5))),
+    ("comm", TypeError, "comm must be an mpi4py communicator or a Transport, not int",
+     lambda t: all_reduce(np.zeros(5), 3)),
 ]  # fmt: skip
-NEEDS_PEERS = {"count", "dtype", "op of ranks", "collective of ranks", "order of plans", "debug of ranks"}
-NEEDS_PEERS |= {"chunks of all_to_all"}
+NEEDS_PEERS = {
+    *(
+        "count",
+        "dtype",
+        "op of ranks",
+        "collective of ranks",
+        "order of plans",
+        "debug of ranks",
+        "chunks of all_to_all",
+    ),
+}
 
 
 def check_shared_port(transport, side):

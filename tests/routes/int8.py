@@ -8,6 +8,8 @@ BLOCK = 256
 
 
 class Int8:
+    """The scales of all blocks, then the numbers."""
+
     def nbytes(self, count):
         return 4 * -(-count // BLOCK) + count
 
