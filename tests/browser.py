@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-WIDE = {"width": 1280, "height": 800}
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +47,7 @@ class Opened:
         return [" ".join(each.split()) for each in self.page.locator(selector).all_inner_texts()]
 
     def slide(self, selector, value):
+        """Move a slider as a hand does."""
         self.page.locator(selector).evaluate(
             "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }", value
         )
