@@ -7,9 +7,8 @@ Flat buffers of a bucket: ``layers`` (the layers' own gradients and values), ``g
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.collectives.plans.tuning import rules_of, serves
@@ -304,8 +303,8 @@ class Collective(Stage):
         called: its name in logs and errors, if not ``name``.
     """
 
-    buffer: str = field(kw_only=False)
     name: str
+    buffer: str
     op: str = "sum"
     few: bool = False
     called: str = ""
@@ -357,8 +356,21 @@ class Collective(Stage):
         return f"{self.name} {self.buffer}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
 
 
-# They take a buffer. A reduce_scatter gives each rank the sum or average of its shard; its other shards become partial.
-# An all_to_all gives each rank all ranks' codes for its shard.
-reduce_scatter, all_gather, all_to_all, all_reduce = (
-    partial(Collective, name=name) for name in ("reduce_scatter", "all_gather", "all_to_all", "all_reduce")
-)
+def reduce_scatter(buffer: str, **how: Any) -> Collective:
+    """Give each rank the sum or average of its shard; its other shards become partial."""
+    return Collective(name="reduce_scatter", buffer=buffer, **how)
+
+
+def all_gather(buffer: str, **how: Any) -> Collective:
+    """Give all ranks each rank's shard."""
+    return Collective(name="all_gather", buffer=buffer, **how)
+
+
+def all_to_all(codes: str, **how: Any) -> Collective:
+    """Give each rank all ranks' codes for its shard."""
+    return Collective(name="all_to_all", buffer=codes, **how)
+
+
+def all_reduce(buffer: str, **how: Any) -> Collective:
+    """Give all ranks the sum or average of all shards."""
+    return Collective(name="all_reduce", buffer=buffer, **how)
