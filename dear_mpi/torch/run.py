@@ -81,14 +81,16 @@ class Run(Session):
             for each, modules in needed.items()
         }
         firsts = owner.world.gather_values(firsts)[0]  # rank 0's: branches may differ
-        calls = {first: Call([]) for first in sorted(firsts.values())}
-        self.calls, self.of = [*calls.values()], dict[Any, tuple[int, TorchParameter]]()
+        numbers = {first: number for number, first in enumerate(sorted(set(firsts.values())))}
+        self.calls = [Call([]) for _ in numbers]
+        self.of: dict[Any, tuple[int, TorchParameter]] = {}
         self.begins: dict[Any, int] = {}  # the call that a module begins, with all before it
         for tensor, modules in needed.items():
-            parameter = self.updates.wrapped[tensor] = TorchParameter(owner.names[tensor], tensor)
-            own = calls[firsts[parameter.name]]
-            own.parameters.append(parameter)
-            self.of[tensor] = call, _ = self.calls.index(own), parameter
+            name = owner.names[tensor]
+            call, parameter = numbers[firsts[name]], TorchParameter(name, tensor)
+            self.calls[call].parameters.append(parameter)
+            self.of[tensor] = call, parameter
+            self.updates.wrapped[tensor] = parameter
             self.begins |= {module: max(call, self.begins.get(module, 0)) for module in modules}
         self.places = places_of(owner.model)
         self.trained = [(name, each, each.requires_grad) for name, each in owner.model.named_parameters()]
@@ -176,7 +178,7 @@ class Run(Session):
         if grad is None:
             parameter.gradient.zero_()
         else:
-            torch.mul(grad if grad.layout == torch.strided else grad.to_dense(), self.scale, out=parameter.gradient)
+            torch.mul(grad.to_dense(), self.scale, out=parameter.gradient)
         self.missing[call].remove(parameter)
         if not self.missing[call]:
             self.trainer.wrote(call)
@@ -198,8 +200,9 @@ class Run(Session):
         self.tally.start(tokens)
         if self.alone:
             self.tally.wait()
-            for tensor in self.of if tokens is not None else ():
-                tensor.grad = None if tensor.grad is None else tensor.grad.mul_(self.updates.factor)
+            for grad in (tensor.grad for tensor in self.of if tokens is not None):
+                if grad is not None:
+                    grad.mul_(self.updates.factor)
             return
         self.trainer.end_backward()
         self.updates.handing_over = True

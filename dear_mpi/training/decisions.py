@@ -73,10 +73,11 @@ class Decisions:
             raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
         foresees = any(schedule.foresees for schedule in schedules.values())
         tuning = None
-        if fusion.partition(":")[0] in ("auto", "bo"):
-            from dear_mpi.training.tuning import tuning_of  # few sessions tune
+        if (way := fusion.partition(":")[0]) in ("auto", "bo"):
+            from dear_mpi.training.tuning import ByPrediction, ByTrials  # few sessions tune
 
-            tuning = tuning_of(group, fusion, before=(1 + TIMED) * foresees)
+            kind = ByTrials if way == "bo" else ByPrediction
+            tuning = kind(group, fusion, before=(1 + TIMED) * foresees)
         policy = own_fusion(fusion, next(iter(schedules.values()))) if tuning is None else tuning.fusion
         check_file(policy)
         late = is_by_time(policy)

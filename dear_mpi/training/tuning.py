@@ -106,7 +106,11 @@ class Search:
 
 
 class ByTrials(Tuning):
-    """Try sizes with different cuts on iterations of the run, and end with the best one."""
+    """Try sizes with different cuts on iterations of the run, and end with the best one.
+
+    ``before``: iterations from a cut until schedules have decided their order. Raises ValueError if the fusion cannot
+    be read, or does not suit the model.
+    """
 
     over = False
 
@@ -175,16 +179,6 @@ class ByPrediction(Tuning):
         self.trials = said_by_rank_0(group.world.transport, "tuning", lambda: list(map(predicted, candidates(layout))))
         self.over = True
         return fewest_buckets(self.trials, layout)
-
-
-def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning:
-    """Return the tuner that ``bo...`` or ``auto`` asks for. Not collective.
-
-    ``before`` is the number of iterations from a cut until schedules have decided their order. Raises ValueError if the
-    fusion cannot be read, or does not suit the model.
-    """
-    kind = ByTrials if policy.startswith("bo") else ByPrediction
-    return kind(group, policy, before=before)
 
 
 def asked(policy: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ activity: ranks of different speeds may be last in turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, TypeVar
@@ -224,13 +224,17 @@ def predict(
     if kind.foresees:
         trainer.schedule.take(best_order(trainer.schedule, rules, costs))
     trainer.warm_up()
-    fabric, events, count = trainer.fabric, list[Event](), round_up(iterations, rules.route.period)
+    fabric, count = trainer.fabric, round_up(iterations, rules.route.period)
+
+    def events() -> Iterator[Event]:  # one iteration's at a time: each may have a time for every rank
+        for _ in range(count):
+            trainer.one()
+            yield from fabric.log.last.within
+
     begin_s = fabric.now()
-    for _ in range(count):
-        trainer.one()
-        events += fabric.log.last.within
+    found_s = fold(events(), fabric.seconds)
     own_s, length_s, share = fabric.now() - begin_s, last(fabric.now()) - last(begin_s), 1 / count
-    taken_s = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0) | fold(events, fabric.seconds)
+    taken_s = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0) | found_s
     rank = representative(own_s, length_s, taken_s["forward"] + taken_s["backward"])
     mean_s = {kind: share * of_rank(seconds, rank) for kind, seconds in taken_s.items()}
     sent_s = network_s(kind, rules.route, rules.buckets, costs.price)
