@@ -183,12 +183,18 @@ HOOKS = {  # of DDP, with the state that each is given
 }
 
 
+# Groups of gloo, which aborts the process if a callback in a group's own thread drops the last reference to it.
+KEPT = []
+
+
 def hooked(comm, hook, bucket_mb):
     """The parameters after some steps of DDP with a communication hook."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
     model = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb)
-    model.register_comm_hook(*HOOKS[hook]())
+    state, function = HOOKS[hook]()
+    KEPT.extend((state, dist.group.WORLD))
+    model.register_comm_hook(state, function)
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
     torch.manual_seed(comm.rank)
     for _ in range(6):
