@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -52,17 +52,17 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     >>> run_loopback(2, lambda transport: all_reduce(np.full(2, transport.rank + 1.0), transport).tolist())
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    return once("all_reduce", x, comm, **options)
+    return once("all_reduce", x, comm, options)
 
 
 def reduce_scatter(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Combine x; rank r gets shard r of the result (without ``out`` a view into x)."""
-    return once("reduce_scatter", x, comm, **options)
+    return once("reduce_scatter", x, comm, options)
 
 
 def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Collect shard r from every rank r on all ranks."""
-    return once("all_gather", x, comm, **options)
+    return once("all_gather", x, comm, options)
 
 
 def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
@@ -70,29 +70,30 @@ def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
     The P chunks are equal; ArgumentError for counts and other sizes.
     """
-    return once("all_to_all", x, comm, **{"algorithm": "pairwise", **options})
+    return once("all_to_all", x, comm, {"algorithm": "pairwise", **options})
 
 
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
     """Copy the root's x to every rank."""
-    return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
+    return once("broadcast", x, comm, {"root": root, "algorithm": "binomial", **options})
 
 
 def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
     """Combine x on the root, in rank order from the root on."""
-    return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
+    return once("reduce", x, comm, {"root": root, "algorithm": "binomial", **options})
 
 
 def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte."""
-    once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
+    """Return when all ranks have called it: an all-reduce of one byte or, without an emulated link, its vote alone."""
+    CachedPlans.of(transport_of(comm)).barrier()
 
 
-def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    return CachedPlans.of(transport_of(comm))(collective, x, **options)
+def once(collective: str, x: Array, comm: Any, options: Mapping[str, Any]) -> Array:
+    return CachedPlans.of(transport_of(comm))(collective, x, options)
 
 
 SMALL_BYTES = 64 * 1024  # below: two copies cost little
+BARRIER = {"algorithm": "recursive_doubling"}
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # buffers owned by cached plans
 MOST_ARRAYS = 8  # bound per plan at a time
@@ -105,14 +106,17 @@ class CachedPlans:
         # By number, least recently used first; equal on all ranks
         self.kept: OrderedDict[int, CachedPlan] = OrderedDict()
         self.numbers: dict[Key, int] = {}
+        self.token = np.zeros(1, np.uint8)
+        self.barrier_key = key_of("all_reduce", self.token, None, BARRIER)
         transport.kept.add(self)
 
     @classmethod
     def of(cls, transport: Transport) -> CachedPlans:
-        known = vars(transport)
+        known: dict[str, Any] = transport.__dict__  # every microsecond counts in one-off calls
         return known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
 
-    def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
+    def __call__(self, collective: str, x: Array, options: Mapping[str, Any]) -> Array:
+        out = options.get("out")
         key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
@@ -121,31 +125,37 @@ class CachedPlans:
         exclusively = self.transport.one_thread.run
         if number and (target := exclusively(self.again, number, x, out)) is not None:
             return target
-        with make_plan(collective, x, self.transport, out=out, **options) as plan:
-            kept = self.keep(key, plan, options)
-            return plan() if kept is None else exclusively(self.run, kept, x, out)
+        with make_plan(collective, x, self.transport, **options) as plan:
+            number = self.keep(key, plan, options)
+            return exclusively(self.run, number, x, out) if number else plan()
+
+    def barrier(self) -> None:
+        number, transport = self.numbers.get(self.barrier_key, 0), self.transport
+        if not number or transport.native is None or not transport.one_thread.run(transport.same, number):
+            self("all_reduce", self.token, BARRIER)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
         """Run the cached plan; None if the ranks do not mean one plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
-        return self.run(self.kept[number], x, out)
+        return self.run(number, x, out)
 
-    def run(self, kept: CachedPlan, x: Array, out: Array | None) -> Array:
+    def run(self, number: int, x: Array, out: Array | None) -> Array:
+        kept = self.kept[number]
         try:
             return kept(x, out)
         except BaseException:
             self.numbers.pop(kept.key, None)
             raise
 
-    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
-        """Cache a plan if useful; all ranks decide alike."""
+    def keep(self, key: Key, plan: Plan, options: Mapping[str, Any]) -> int:
+        """Cache a plan if useful and return its number, or 0; all ranks decide alike."""
         if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
-            return None
+            return 0
         kept = CachedPlan(key, plan)
         if kept.held > MOST_BYTES or not kept.bind(plan.call.x if plan.call.out is None else plan.call.out):
-            return None
+            return 0
         self.made += 1
         self.kept[self.made] = kept
         if key:
@@ -155,7 +165,7 @@ class CachedPlans:
             if self.numbers.get(oldest.key) == number:
                 del self.numbers[oldest.key]
             oldest.free()
-        return kept
+        return self.made
 
     def free(self) -> None:
         for kept in self.kept.values():
@@ -164,19 +174,21 @@ class CachedPlans:
         self.numbers.clear()
 
 
-def key_of(collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
+def key_of(collective: str, x: Array, out: Array | None, options: Mapping[str, Any]) -> Key:
     """Return the kind of a call; empty if only a new plan can check or run it."""
     target = x if out is None else out
     if type(x) not in PLAIN or type(target) not in PLAIN or not target.flags.carray:
         return ()
     if out is not None and (not x.flags.c_contiguous or not x.flags.aligned or np.may_share_memory(x, out)):
         return ()
-    given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
-    key: Key = (collective, x.size, x.dtype, *given)
-    if out is not None:
-        key = (*key, out.size, out.dtype)
+    key: Key = (collective, x.size, x.dtype)
+    for name, value in options.items():
+        if name != "out":
+            key += (name, tuple(value) if type(value) is list else value)
+        elif out is not None:
+            key += (name, out.size, out.dtype)
     try:
-        path = file_of(options.get("algorithm", "ring"))
+        path = "algorithm" in options and file_of(options["algorithm"])
         if path:  # it may have changed
             found = os.stat(path)
             key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
@@ -199,9 +211,16 @@ class CachedPlan:
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
         self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.short = self.private and not (self.into or self.scatters or self.gathers)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
+        if self.short and x.ndim == 1:
+            private = self.plans[0]
+            private.call.x[...] = x
+            private.whole()
+            x[...] = private.call.x
+            return x
         target = x if out is None else out
         given = x if x.ndim == 1 else x.reshape(-1)
         into = target if target.ndim == 1 else target.reshape(-1)
@@ -211,7 +230,7 @@ class CachedPlan:
         if self.private or self.into:
             np.copyto(buffer[self.own] if self.gathers and self.into else buffer, given)
         try:
-            plan.once()
+            plan.whole()
         except BaseException:
             plan.result = target  # messages may still be written there
             raise
@@ -272,5 +291,5 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
     begins = [Act(end._replace(kind="starting"), request.Start) for end, request in zip(ends, requests, strict=True)]
     messages = InstructionRun(transport.rank, [*begins, *map(waiting, ends, requests)], requests)
     operation = RunningOperation(messages, what, transport)
-    operation.attempt(operation.whole)
+    operation.whole()
     messages.free()

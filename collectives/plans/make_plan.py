@@ -84,10 +84,11 @@ def prepare(
 
     agree(transport, asked.collective, facts)
     task, reached = Task.of(asked, transport, tag, slab), None
+    counters = transport.counters() if slab is None else None  # an engine has the slab, and computing needs its lock
     if runner_of(asked.algorithm) == "shared" or asked.shared_rules:
         from dear_mpi.collectives.plans.runners.shared import reach_for  # few jobs need it
 
-        reached = reach_for(task)
+        reached = reach_for(task, counters)
     call = asked.chosen(transport, sharing=reached is not None)
     if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
@@ -99,9 +100,9 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    if hasattr(comm, "send_init"):
-        return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):
+        if hasattr(comm, "send_init"):
+            return cast("Transport", comm)
         raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
     if not comm or comm.Is_inter():
         raise TypeError("comm must be an intracommunicator that has not been freed")

@@ -148,11 +148,13 @@ def other_end(rank: int, part: Part) -> End:
 
 
 def starts_of(ranks: Ranks) -> dict[End, float]:
+    """Return when each message was started; raising a counter (without a peer) tells all other ranks."""
     return {
-        end_of(rank, part): begin_s
+        end_of(rank, part._replace(peer=peer)): begin_s
         for rank, noted in ranks.items()
         for part, begin_s, _ in noted.calls()
         if part.kind == "starting"
+        for peer in (set(ranks) - {rank} if part.peer is None else {part.peer})
     }
 
 

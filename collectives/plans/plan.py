@@ -140,26 +140,50 @@ class RunningOperation:
     ``notes``, if given, records whole runs with the labels ``said``.
     """
 
+    before: Sequence[Callable[[], object]] = ()
     after: Sequence[Callable[[], object]] = ()
     how = ""  # details for messages
     notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
-        self.running = self.started = False
+        self.running = self.started = self.freed = False
         self.said: Mapping[str, Any] = {"collective": name}
         self.number = 0  # of its run among this rank's collectives
         self.broken: str | None = None
 
     def whole(self) -> None:
+        """Run from beginning to end. Small collectives take a microsecond: here each call counts."""
+        if self.running or self.freed or self.broken is not None:
+            self.check_idle()
+        for call in self.before:
+            call()
+        waits = self.waits
         self.running = self.started = True
-        self.number = self.waits.number = self.waits.number + 1
-        self.waits.now = self
-        if self.notes is None:
-            self.run.whole()
-        else:
-            self.run.whole(self.notes.begin(self.said, self.run.parts).append)
-        self.finish()
+        self.number = waits.number = waits.number + 1
+        waits.now = self
+        try:
+            if self.notes is None:
+                self.run.whole()
+            else:
+                self.run.whole(self.notes.begin(self.said, self.run.parts).append)
+            for call in self.after:
+                call()
+        except BaseException as error:
+            self.break_off(error)
+            raise
+        self.running, waits.now = False, None
+
+    def check_whole(self, verb: str) -> None:
+        if self.broken is not None:
+            raise CollectiveError(f"{verb}() on a plan that was broken off by {self.broken}: make another one")
+
+    def check_idle(self) -> None:
+        self.check_whole("start")
+        if self.freed:
+            raise CollectiveError("start() on a plan that was freed: make another one")
+        if self.running:
+            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def finish(self) -> None:
         for call in self.after:
@@ -172,10 +196,13 @@ class RunningOperation:
         try:
             return part()
         except BaseException as error:
-            self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-            self.transport.under_way.add(self)  # forever: messages may still use its memory
-            self.waits.now = None
+            self.break_off(error)
             raise
+
+    def break_off(self, error: BaseException) -> None:
+        self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
+        self.transport.under_way.add(self)  # forever: messages may still use its memory
+        self.waits.now = None
 
     def progress(self) -> tuple[int, ...]:
         return self.number, self.run.progress()
@@ -195,7 +222,7 @@ class Plan(RunningOperation):
         self.algorithm, self.how = call.algorithm, f" ({call.algorithm})"
         self.said = {"collective": call.collective, "algorithm": call.algorithm}
         self.segment_bytes = call.segment * call.x.dtype.itemsize
-        self.freed, self.one_thread = False, transport.one_thread
+        self.one_thread = transport.one_thread
 
     def noted(self, name: str, notes: Notes, **said: Any) -> None:
         self.name, self.notes, self.said = name, notes, {**self.said, **said}
@@ -240,27 +267,17 @@ class Plan(RunningOperation):
         self.number = self.waits.number = self.waits.number + 1
         self.run.start()
 
-    @alone
     def __call__(self) -> Array:
-        return self.once()
-
-    def once(self) -> Array:
-        self.check_idle()
-        for call in self.before:
-            call()
-        self.attempt(self.whole)
+        only = self.one_thread
+        try:
+            only.tokens.pop()
+        except IndexError:
+            only.run(self.whole)  # raises
+        try:
+            only.context.run(self.whole)
+        finally:
+            only.tokens.append(None)
         return self.result
-
-    def check_whole(self, verb: str) -> None:
-        if self.broken is not None:
-            raise CollectiveError(f"{verb}() on a plan that was broken off by {self.broken}: make another one")
-
-    def check_idle(self) -> None:
-        self.check_whole("start")
-        if self.freed:
-            raise CollectiveError("start() on a plan that was freed: make another one")
-        if self.running:
-            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def free(self) -> None:
         """Free requests and buffers, after any run in progress: no peer hangs."""

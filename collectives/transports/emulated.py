@@ -134,6 +134,9 @@ class EmulatedTransport(Wrapper[Transport]):
     def reach(self, array: Array) -> None:
         """Return None: all ranks are apart."""
 
+    def counters(self) -> None:
+        """Return None, like ``reach``."""
+
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
 

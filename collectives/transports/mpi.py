@@ -17,6 +17,7 @@ from mpi4py import MPI
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.transports.counters import CounterBarrier, Line, lines_of
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.collectives.transports.wait_policy import SleepingRequest
@@ -54,6 +55,8 @@ class MpiTransport:
         self.tag, self.most_tags = 0, upper or 32767
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
         self.moment = array("d", (0.0,))
+        self.lines = lines_of(self)
+        self.voting: CounterBarrier | None = None  # until the first plan
         self.under_way = UNDER_WAY
         self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
         end_children_at_exit()
@@ -63,7 +66,8 @@ class MpiTransport:
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
-        comm = MPI.Intracomm(comm)
+        if type(comm) is not MPI.Intracomm:
+            comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):
             return found
@@ -91,6 +95,11 @@ class MpiTransport:
             views = None
         return views if all(self.gather_values(views is not None)) else None
 
+    def counters(self) -> Line | None:
+        if self.voting is None and (line := next(self.lines)) is not None:
+            self.voting = CounterBarrier(line, self.rank)
+        return next(self.lines)
+
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":
             return True
@@ -115,10 +124,12 @@ class MpiTransport:
 
     def same(self, number: int) -> bool:
         ballot = self.ballot
-        ballot[0], ballot[1] = number, -number
         self.waits.number += 1
         self.waits.now = self.comparison
         try:  # ``meet`` takes longer
+            if self.voting is not None:
+                return self.voting.same(number)
+            ballot[0], ballot[1] = number, -number
             self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
         finally:
             self.waits.now = None
@@ -153,6 +164,7 @@ class MpiTransport:
     def free(self) -> None:
         for keeper in list(self.kept):
             keeper.free()
+        self.lines.close()
         self.native.Free()
 
 

@@ -143,6 +143,9 @@ class Transport(Protocol):
     def reach(self, array: Array) -> Sequence[Array] | None:
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
+    def counters(self) -> Sequence[memoryview] | None:
+        """Collective: return a new counter of each rank (``counters.py``); None: plans should wait by messages."""
+
     def takes(self, array: Array) -> bool:
         """Return whether messages may use such memory; equal on all ranks.
 

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -121,6 +121,9 @@ class SleepingTransport(Wrapper[Transport]):
     def name(self) -> str:
         return f"{self.below.name}; {self.crowd}"
 
+    def counters(self) -> None:
+        """Return None: no rank may spin."""
+
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return SleepingRequest(self.below.send_init(data, peer, tag))
 
@@ -129,13 +132,16 @@ class SleepingTransport(Wrapper[Transport]):
 
 
 class SleepingRequest(Wrapper[Request]):
-    """Naps grow with the wait: few polls, little delay."""
-
     def Wait(self) -> None:
         test = self.below.Test
         for _ in range(LOOKS):
             if test():
                 return
-        begin_s = time.perf_counter()
-        while not test():
-            time.sleep(min(max(SHORTEST_S, SHARE * (time.perf_counter() - begin_s)), LONGEST_S))
+        nap_until(test)
+
+
+def nap_until(test: Callable[[], bool]) -> None:
+    """Naps grow with the wait: few polls, little delay."""
+    begin_s = time.perf_counter()
+    while not test():
+        time.sleep(min(max(SHORTEST_S, SHARE * (time.perf_counter() - begin_s)), LONGEST_S))

@@ -1,8 +1,9 @@
 """Run collectives in the memory of a host's ranks, phase by phase (``lowering/phases.py``).
 
-Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
-all ranks have arrived. Loads after a barrier must see stores before it. MPI does not promise this for messages. It
-holds on processors that keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
+Between two phases is a barrier of counters (``transports/counters.py``) or, if ranks cannot spin, of messages: in round
+k a rank signals the rank 2^k after it; after ceil(lg P) rounds all ranks have arrived. Loads after a barrier must see
+stores before it. MPI does not promise this for messages. It holds on processors that keep stores in order, with
+libraries that use queues in memory or sockets; tested only on x86.
 """
 
 import itertools
@@ -20,19 +21,54 @@ from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import SMALL_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.collectives.transports.counters import CounterBarrier, Line
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.calls import combiner, copier
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 
 __all__ = ["check", "check_call", "prepare"]  # whether memory is reachable is found out later, together
 
-MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier
+MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier of messages
 BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
 MAILBOXES_BYTES = 2 * 1024 * 1024  # below: mailboxes beat messages between ranks of a host, warm or cold
+IN_SHORT = -1  # the position of a run that is made by its shortened calls
 MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; smaller with many ranks
 
-Round = tuple[Sequence[int], tuple[Request, Request]]
+
+class Messages:
+    def __init__(self, transport: Transport, tag: int) -> None:
+        rank, size, token = transport.rank, transport.size, np.zeros(0, np.uint8)
+        rounds = [1 << number for number in range((size - 1).bit_length())]
+        self.peers = [((rank + far) % size, (rank - far) % size) for far in rounds]
+        self.pairs = [
+            (transport.send_init(token, to, tag), transport.recv_init(token, source, tag)) for to, source in self.peers
+        ]
+        self.requests = [request for pair in self.pairs for request in pair]
+
+    def shortened(self, acts: Sequence[Act]) -> list[Action]:
+        return []
+
+    def acts(self, phase: int) -> Iterator[Act]:
+        for place, (peers, pair) in enumerate(zip(self.peers, self.pairs, strict=True)):
+            ends = [Part("ending", phase, place, *each) for each in zip(peers, (False, True), strict=True)]
+            for end, request in zip(ends, pair, strict=True):
+                yield Act(end._replace(kind="starting"), request.Start)
+            yield from map(waiting, ends, pair)
+
+
+class Counters(CounterBarrier):
+    requests = ()
+
+    def shortened(self, acts: Sequence[Act]) -> list[Action]:
+        """Return the calls of a run with one call for each barrier."""
+        left = [act for act in acts if act.part.kind != "ending"]
+        return [self.meet if act.part.kind == "starting" else act.call for act in left]
+
+    def acts(self, phase: int) -> Iterator[Act]:
+        yield Act(Part("starting", phase), self.enter)
+        for peer, arrival in self.arrivals.items():
+            yield Act(Part("ending", phase, peer=peer, incoming=True), arrival.Wait, arrival.Test)
 
 
 @dataclass(frozen=True)
@@ -40,16 +76,17 @@ class Reach:
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
+    counters: Line | None
 
 
-def reach_for(task: Task) -> Reach | None:
+def reach_for(task: Task, counters: Line | None) -> Reach | None:
     """Collective: return the memory of all ranks if the call can use it, else None.
 
     ArgumentError on all ranks: the call needs it, but it is out of reach.
     """
     call, buffer, transport, slab = task.call, task.buffer, task.transport, task.slab
     needed, dtype, on_host = runner_of(call.algorithm) == "shared", buffer.dtype, library_of(buffer) == "numpy"
-    if not needed and buffer.nbytes <= MESSAGES_BYTES:
+    if not needed and counters is None and buffer.nbytes <= MESSAGES_BYTES:
         return None
     # Types summed in a wider type are rounded once, hence combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
@@ -66,36 +103,32 @@ def reach_for(task: Task) -> Reach | None:
     if needed and arrays is None:
         which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
         raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
-    return None if arrays is None else Reach(share, arrays, mailboxes=mailboxes)
+    return None if arrays is None else Reach(share, arrays, mailboxes, counters)
 
 
 class SharedRun(InstructionRun):
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, like: "SharedRun | None" = None) -> None:
         self.buffer, self.op = task.buffer, task.op
         self.reached: Reach = task.reached
-        transport, rank, size = task.transport, task.transport.rank, task.transport.size
-        self.rank = rank
+        self.rank, counters = task.transport.rank, task.reached.counters
         moves = phases(task.call.collective, task.reached.share, mailboxes=task.reached.mailboxes)
-        token = np.zeros(0, np.uint8)
-        rounds = []
-        for far in (1 << number for number in range((size - 1).bit_length())):
-            to, source = (rank + far) % size, (rank - far) % size
-            pair = transport.send_init(token, to, task.tag), transport.recv_init(token, source, task.tag)
-            rounds.append(((to, source), pair))
-        runs = [list(self.acts(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
+        self.barriers = len(moves) - 1
+        if counters is None:
+            self.barrier: Messages | Counters = Messages(task.transport, task.tag)
+        else:
+            self.barrier = Counters(counters, self.rank) if like is None else like.barrier
+        runs = [list(self.acts(moves, number)) for number in range(1 + task.reached.mailboxes)]
         self.runs = [[act.call for act in acts] for acts in runs]
-        self.numbers = itertools.cycle(range(len(runs)))
-        super().__init__(rank, runs[0], [request for _, pair in rounds for request in pair])
+        self.short = [self.barrier.shortened(acts) for acts in runs]
+        self.numbers: Iterator[int] = itertools.cycle(range(len(runs))) if like is None else like.numbers
+        super().__init__(self.rank, runs[0], self.barrier.requests)
 
-    def acts(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[Act]:
+    def acts(self, moves: Sequence[Sequence[Move]], run: int) -> Iterator[Act]:
         for number, phase in enumerate(moves):
             for move in phase:
                 yield Act(self.part(move, number), self.bind(move, run))
-            for place, (peers, pair) in enumerate(rounds if number < len(moves) - 1 else ()):
-                ends = [Part("ending", number, place, *each) for each in zip(peers, (False, True), strict=True)]
-                for end, request in zip(ends, pair, strict=True):
-                    yield Act(end._replace(kind="starting"), request.Start)
-                yield from map(waiting, ends, pair)
+            if number < len(moves) - 1:
+                yield from self.barrier.acts(number)
 
     def part(self, move: Move, phase: int) -> Part:
         kind = "copying" if len(move.sources) == 1 else "combining"
@@ -120,21 +153,32 @@ class SharedRun(InstructionRun):
     def on(self, task: Task) -> "SharedRun | None":
         if not self.reached.mailboxes:
             return None
-        other = SharedRun(task)
-        other.numbers = self.numbers
-        return other
+        return SharedRun(task, like=self)
 
     def start(self) -> None:
-        self.next_run()
+        self.calls = self.runs[next(self.numbers)]
         super().start()
 
     def whole(self, note: Callable[[float], object] | None = None) -> None:
-        self.next_run()
-        super().whole(note)
-
-    def next_run(self) -> None:
         """Alternate between two mailbox sets."""
-        self.calls = self.runs[next(self.numbers)]
+        number = next(self.numbers)
+        if note is not None or not self.short[number]:
+            self.calls = self.runs[number]
+            super().whole(note)
+            return
+        self.position = IN_SHORT
+        try:
+            for call in self.short[number]:
+                call()
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def progress(self) -> int:
+        if self.position != IN_SHORT:
+            return super().progress()
+        assert isinstance(self.barrier, Counters)
+        late, phase = self.barrier.late, (self.barrier.count - 1) % self.barriers
+        return next((at for at, part in enumerate(self.parts) if part.step == phase and part.peer in late), 0)
 
     def free(self) -> None:
         super().free()

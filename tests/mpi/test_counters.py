@@ -1,0 +1,78 @@
+"""Ranks of one host that wait for each other by counters in shared memory."""
+
+import platform
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.plans.notes import Notes, spans_of, starts_of
+from dear_mpi.collectives.transports.watchdog import Watchdog
+from tests.counter_checks import check_calls, spinning
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="stores are not in order here"),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_results_are_right_whoever_is_late(seed):
+    size = MPI.COMM_WORLD.Get_size()
+    assert check_calls(MPI.COMM_WORLD, 200, seed) == (24 if size > 1 else 0)
+
+
+def test_ranks_vote_by_counters():
+    transport = spinning(MPI.COMM_WORLD)
+    if transport.size > 1:
+        assert transport.voting is not None
+    for number in range(5):
+        assert transport.same(number)
+        assert not transport.same(transport.rank) or transport.size == 1
+    transport.free()
+
+
+def test_a_counter_barrier_names_the_ranks_that_are_late():
+    transport = spinning(MPI.COMM_WORLD)
+    if transport.size > 1:
+        barrier = transport.voting
+        barrier.enter()
+        transport.native.Barrier()
+        assert barrier.late == []
+        if transport.rank == 0:
+            barrier.enter()
+            assert barrier.late == list(range(1, transport.size))
+        transport.native.Barrier()
+    transport.native.Barrier()
+    transport.free()
+
+
+def test_a_late_rank_is_named(monkeypatch):
+    said = []
+    monkeypatch.setattr(Watchdog, "say", lambda dog, text: said.append(text))
+    transport = spinning(MPI.COMM_WORLD)
+    with make_plan("all_reduce", np.ones(10), transport, algorithm="auto") as plan:
+        for late in range(transport.size):
+            said.clear()
+            with Watchdog(transport, 0.2):
+                if transport.rank == late:
+                    time.sleep(1)
+                plan()
+            named = [text for text in said if f"barrier, receiving from rank {late} in all_reduce (shared)" in text]
+            assert bool(named) == (transport.rank != late), said
+    transport.free()
+
+
+def test_notes_show_who_waited_for_whom():
+    transport = spinning(MPI.COMM_WORLD)
+    with make_plan("all_reduce", np.ones(10), transport, algorithm="auto") as plan:
+        plan.notes = Notes()
+        plan()
+        ranks = dict(enumerate(transport.gather_values(plan.notes.runs[-1])))
+    found = list(spans_of(transport.rank, ranks[transport.rank], starts_of(ranks)))
+    others = set(ranks) - {transport.rank}
+    assert {span.peer for span in found if span.kind in ("waiting", "transfer")} >= others
+    assert not [span for span in found if span.kind == "either"]
+    transport.free()
