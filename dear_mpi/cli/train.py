@@ -15,8 +15,7 @@ from dear_mpi.reporting.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.see.tables import show_comparison, show_training
 from dear_mpi.see.timeline import TimelineFiles
-from dear_mpi.training.chosen_route import SEVERAL
-from dear_mpi.training.options import FUSION
+from dear_mpi.training.options import FUSION, SEVERAL
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving

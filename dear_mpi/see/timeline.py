@@ -12,7 +12,7 @@ from msgspec import convert, to_builtins
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
-from dear_mpi.training.spans import Timeline
+from dear_mpi.training.events.spans import Timeline
 
 OWN = "json"
 

@@ -18,12 +18,12 @@ from dear_mpi.simulate.model import Model, compute_keys
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
-from dear_mpi.training.chosen_route import check_sent
+from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.costs import Price, alike, portions_of, whole_cost
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
+from dear_mpi.training.options import check_sent
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion

@@ -15,7 +15,7 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.chosen_route import Wire, check_choice, check_own
+from dear_mpi.training.options import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
 from dear_mpi.training.virtual_trainer import Prediction
 

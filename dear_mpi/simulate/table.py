@@ -14,12 +14,12 @@ from dear_mpi.reporting.terminal import alike, console
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of
+from dear_mpi.training.events import KEPT, Log
+from dear_mpi.training.events.spans import Rank, Run, Timeline, common, rank_of
 from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.log import KEPT, Log
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
-from dear_mpi.training.spans import Rank, Run, Timeline, common, rank_of
 from dear_mpi.training.virtual_trainer import TIE, UNFAIR
 
 Row = Mapping[str, Any]

@@ -22,9 +22,9 @@ from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
+from dear_mpi.training.events import EXCHANGE, Times, times_of
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed
-from dear_mpi.training.log import EXCHANGE, Times, times_of
 from dear_mpi.training.schedules import Schedule
 
 

@@ -13,9 +13,9 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import SGD, Session
+from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order, Turn, turns_of
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.routes import Route, Unpack, Update, all_gather
 from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES

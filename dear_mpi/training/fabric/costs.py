@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dear_mpi.training.buckets.layout import Bucket, Cut, Layout, cut
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout, cut
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.log import EXCHANGE
+from dear_mpi.training.events import EXCHANGE
 from dear_mpi.training.routes.route import reduces
 from dear_mpi.training.routes.stages import Collective, Stage
 

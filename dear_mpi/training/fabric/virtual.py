@@ -17,11 +17,11 @@ import numpy as np
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.kernels.slab import round_up
+from dear_mpi.training.buckets.layout import Bucket
+from dear_mpi.training.events import Event, Log
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Fabric, Rules
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.flat_buffer.bucket import Bucket
-from dear_mpi.training.log import Event, Log
 from dear_mpi.training.routes.stages import Collective, Stage, Update
 
 

@@ -14,10 +14,10 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; pr
 
 from collections.abc import Sequence
 
+from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
-from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Late
 
 

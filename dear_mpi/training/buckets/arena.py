@@ -26,9 +26,8 @@ from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
-from dear_mpi.training.flat_buffer.owners import Owners, Sharing
-from dear_mpi.training.flat_buffer.parameters import Call, flat_dtype, held, of_tensors, readers, trained
+from dear_mpi.training.buckets.layout import Bucket, Call, Cut, Layout, flat_dtype, held, of_tensors, readers, trained
+from dear_mpi.training.buckets.owners import Owners, Sharing
 from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
