@@ -53,8 +53,8 @@ TRAINING = (
 
 # The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "run"),
-    *("output", "saved", "tune"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "run"),
+    *("output", "saved"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
 

@@ -1,8 +1,7 @@
 """Run ``dear-mpi explain``."""
 
 from dear_mpi.cli.commands import typed_acts
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, flag
+from dear_mpi.cli.flags import Flags, check_files, flag, try_files, written_by
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES

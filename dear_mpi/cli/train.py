@@ -7,8 +7,18 @@ from types import MappingProxyType
 from typing import Any
 
 from dear_mpi.cli.commands import as_typed, typed_acts
-from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
+from dear_mpi.cli.flags import (
+    RUN_FLAGS,
+    Flags,
+    check_files,
+    chosen,
+    files_of,
+    flag,
+    flags_of,
+    shared,
+    timeline_writer,
+    written_by,
+)
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.declared import BETWEEN_FUSIONS, listed

@@ -19,7 +19,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.buckets.layout import Cut, Layout
 from dear_mpi.training.buckets.owners import Owners, Ownership, Sharing
 from dear_mpi.training.events.profile import Profile, Tensor, Use
-from dear_mpi.training.fabric.costs import Costs, Noise, steady
+from dear_mpi.training.fabric.virtual import Costs, Noise, steady
 from dear_mpi.training.routes.find import is_code
 
 SYNTHETIC = "synthetic:"

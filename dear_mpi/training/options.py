@@ -19,8 +19,7 @@ from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import serves
-from dear_mpi.collectives.program.extras import WithExtras, load_extra
-from dear_mpi.collectives.program.user_file import source_text
+from dear_mpi.collectives.program.user_file import WithExtras, load_extra, source_text
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
 from dear_mpi.reporting.declared import Declared, option, options_of, parsed

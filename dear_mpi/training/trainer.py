@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.events import EXCHANGE, Times, times_of

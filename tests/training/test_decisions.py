@@ -12,7 +12,8 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.events.profiler import Profiler
-from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
+from dear_mpi.training.fabric.order import Chain, Nominal, list_scheduled
+from dear_mpi.training.fabric.virtual import WireCost
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import Comparison

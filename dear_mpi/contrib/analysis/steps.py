@@ -17,7 +17,7 @@ from dear_mpi.bench.case import Case
 from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
-from dear_mpi.cli.files import timeline_writer
+from dear_mpi.cli.flags import timeline_writer
 from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.contrib.analysis.ready import ours, ready

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.reporting.units import decimal

@@ -27,7 +27,7 @@ from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.routes.find import find_code, is_code
 from dear_mpi.training.schedules import ALL_SCHEDULES
 

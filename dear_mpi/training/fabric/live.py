@@ -19,10 +19,9 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.bound import BoundBucket
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.fabric.costs import portions_of
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
+from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn, portions_of
 from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.routes.stages import Collective, Stage
 

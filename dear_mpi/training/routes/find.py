@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
-from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
+from dear_mpi.collectives.program.user_file import WithExtras, is_in_file, load, load_extra, source_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import above_zero, named_values, parse_share

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives import all_to_all
-from dear_mpi.collectives.program.partition import Partition, chunk_bounds
+from dear_mpi.collectives.program.program import Partition, chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from dear_mpi.collectives.program.extras import WithExtras, load_extra
-from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
+from dear_mpi.collectives.program.user_file import WithExtras, is_in_file, load, load_extra, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
-from dear_mpi.training.fabric.costs import Nominal
+from dear_mpi.training.fabric.order import Nominal
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.schedules.dear import Dear, DearEager
 from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal

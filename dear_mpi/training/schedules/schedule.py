@@ -17,8 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.costs import Nominal
-from dear_mpi.training.fabric.order import Sequenced
+from dear_mpi.training.fabric.order import Nominal, Sequenced
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.route import Route
 
