@@ -275,6 +275,13 @@ def test_programs_are_read_without_numpy_and_mpi():
     assert in_another_process(READ_PROGRAMS, *modules) == 4 * ["24"]
 
 
+LOADED = """
+import sys
+from importlib import import_module
+import_module(sys.argv[1])
+print(*(name for name in sys.modules if name.startswith("dear_mpi")))
+"""
+
 LOAD = """
 import sys
 from importlib import import_module
@@ -289,13 +296,21 @@ LIVE = ("fabric.engine", "fabric.live", "fabric.plan_cost", "session", "runs")
 
 def test_what_predicts_loads_nothing_live():
     """Neither the engine nor plans nor a transport that communicates: a prediction needs no ranks."""
-    code = "import sys, dear_mpi.simulate.sweep; print(*(name for name in sys.modules if name.startswith('dear_mpi')))"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = in_another_process(LOADED, "dear_mpi.simulate.sweep")
     live = [f"dear_mpi.training.{name}" for name in LIVE]
     live += [
         f"dear_mpi.collectives.{name}" for name in ("plans.plan", "transports.loopback", "transports.mpi", "launch")
     ]
     assert not {name for name in loaded if within(name, *live)}
+
+
+FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoints.checkpoint", "fusion.tuning")
+FEW += tuple(f"schedules.{name}" for name in ("dear", "local", "sharded", "wfbp"))
+
+
+def test_a_plain_session_loads_nothing_that_few_sessions_need():
+    loaded = in_another_process(LOADED, "dear_mpi.training.session")
+    assert not {name for name in loaded if within(name, *(f"dear_mpi.training.{few}" for few in FEW))}
 
 
 def test_import_starts_neither_mpi_nor_a_gpu():

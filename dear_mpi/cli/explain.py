@@ -19,7 +19,7 @@ OWN = (
     | flag(
         "wire",
         str | None,
-        f"Codes whose route to show: {', '.join(EXAMPLES.values())}, int4:between, or one that an extra publishes.",
+        f"Codes whose route to show: {', '.join(EXAMPLES)}, int4:between, or one that an extra publishes.",
     )
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")

@@ -29,14 +29,14 @@ from dear_mpi.training.buckets.owners import Ownership, Weights
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.statistic import LossMeter, LossScale
 from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options, chosen_route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Model, Trainer
+from dear_mpi.training.trainer import LossMeter, Model, Trainer
 
 if TYPE_CHECKING:
     from dear_mpi.training.fabric.plan_cost import WirePrices
+    from dear_mpi.training.fabric.statistic import LossScale
 
 PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
@@ -118,8 +118,11 @@ class WorkerGroup:
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
         self.plans.callback(self.fabric.free)
-        self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
+        self.loss_scale: LossScale | None = None
         if options.judged:
+            from dear_mpi.training.fabric.statistic import LossScale  # few sessions look at all gradients
+
+            self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
             self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric)
         self.plans.callback(self.meter.plan.free)

@@ -15,26 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.collectives.program.user_file import WithExtras, load_extra, source_text
-from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
 from dear_mpi.reporting.declared import Declared, option, options_of, parsed
 from dear_mpi.reporting.units import SEGMENT, check_distinct, parse_bytes
 from dear_mpi.training.buckets.owners import MEASURED, check_weights, parse_weights
-from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
+from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.proof import Proof, prove
-from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedule
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.statistic import LossScale, Statistic
+    from dear_mpi.training.learning_rate import Rate
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 NAMES = ", ".join(ALGORITHMS)
@@ -118,7 +118,9 @@ class Exchange(Declared):
         if self.update is not None and self.route is not None:
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
-        if self.wire is not None and self.wire not in DTYPES:
+        if self.wire is not None and is_code(self.wire):
+            from dear_mpi.training.routes.wires import find_code
+
             find_code(self.wire)
         check_weights(self.weights)
         number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
@@ -141,8 +143,12 @@ class Exchange(Declared):
     def flat_type(self, route: Route, dtype: str) -> str:
         """Return the type of gradients in the flat buffer. Raises ValueError."""
         wire = self.wire or route.wire or dtype
+        if not is_code(wire):
+            return wire
+        from dear_mpi.training.routes.wires import check_carries
+
         check_carries(wire, dtype)
-        return dtype if is_code(wire) else wire  # compression starts from the parameters' type
+        return dtype  # compression starts from the parameters' type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +214,11 @@ class Options(Training):
         if not isinstance(self.optimizer, Optimizer):
             kind = f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}"
             raise ValueError(f"optimizer must be an Optimizer, such as Adam(lr=0.001), not a {kind}")
-        if self.statistic is not None and not isinstance(self.statistic, Statistic):
+        if self.statistic is None:
+            return
+        from dear_mpi.training.fabric.statistic import Statistic
+
+        if not isinstance(self.statistic, Statistic):
             raise ValueError(f"statistic must be a Statistic of dear_mpi.training, not {self.statistic!r:.99}")
 
     @property
@@ -216,16 +226,22 @@ class Options(Training):
         return super().judged or self.statistic is not None
 
     def statistics(self, loss_scale: LossScale | None) -> list[Statistic]:
+        from dear_mpi.training.fabric.statistic import Norm
+
         norm = [Norm(self.clip, loss_scale)] if super().judged else []
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "update"} | {
+        found = {name: value for name, value in vars(self).items() if name != "update"} | {
             "optimizer": str(self.optimizer),
-            "learning_rate": None if self.learning_rate is None else rates_of(self.learning_rate),
             "route": source_text(self.route_name, "route", MINE),
             "statistic": None if self.statistic is None else type(self.statistic).__qualname__,
         }
+        if self.learning_rate is not None:
+            from dear_mpi.training.learning_rate import rates_of
+
+            found["learning_rate"] = rates_of(self.learning_rate)
+        return found
 
     @property
     def plans(self) -> dict[str, Any]:
@@ -287,7 +303,7 @@ def check_choice(
 
 
 def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> None:
-    if optimizer.scope == "tensor" and any(isinstance(each, OfCodes) for each in route.updates):
+    if optimizer.scope == "tensor" and any(isinstance(each, Payload) for each in route.updates):
         what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
         raise ValueError(f"optimizer and wire do not go together: {what}")
     if optimizer.gradients_alone:
@@ -323,6 +339,8 @@ def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> No
 
 
 def check_wires(wires: Sequence[Wire]) -> None:
+    from dear_mpi.training.routes.wires import find_code
+
     for wire in wires:
         Exchange(wire=wire).check()
     named = [wire for wire in wires if wire is not None]

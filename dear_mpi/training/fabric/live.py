@@ -1,10 +1,12 @@
 """Run the fabric on real memory: bound buckets, plans of collectives, and the engine."""
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,8 +24,10 @@ from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn, portions_of
-from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.routes.stages import Collective, Stage
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.statistic import Statistic, Verdict
 
 Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None: equal
 Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the flat buffer, owners
@@ -161,6 +165,8 @@ class LiveFabric(Fabric):
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Check all gradients before use from now on. Collective."""
+        from dear_mpi.training.fabric.statistic import Verdict
+
         name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
         self.look = self.verdict = Verdict(statistics, *self.sums(sum(each.count for each in statistics), name))
         for bound in self.bound.values():

@@ -1,4 +1,4 @@
-"""Sum values over all ranks: statistics, which check gradients before any is used, and the loss.
+"""Check the summed gradients on all ranks, by statistics, before any gradient is used.
 
 The built-in statistic is the norm, for clipping and loss scaling. Its sums of squares are exact, so they do not depend
 on which rank sums which part:
@@ -12,24 +12,18 @@ Sources: Kulisch, Computer Arithmetic and Validity, 2013 (sums by exponent); Mic
 Training, ICLR 2018, section 3.2, with the numbers of PyTorch (loss scaling).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
-from dear_mpi.training.fabric.order import LOSS, SUMS
-
-if TYPE_CHECKING:
-    from dear_mpi.training.fabric.live import LiveFabric
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
@@ -213,44 +207,3 @@ def root_of(sums: Array) -> float:
         if high or low:
             total += (int(high) * 2**HALF + int(low)) * Fraction(2) ** (number + LOW - 53)
     return math.sqrt(total) if total < Fraction(2) ** 1023 else math.inf
-
-
-BASE = 1 << 20  # totals are compared in two digits: small squares are exact
-GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
-
-
-class LossMeter:
-    """Sum losses and target counts over ranks, hidden under the backward pass. Constructing is collective."""
-
-    def __init__(self, fabric: LiveFabric) -> None:
-        self.fabric = fabric
-        self.value, self.plan = fabric.sums(7, SUMS[LOSS])
-
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
-        self.value[0] = loss
-        self.value[0] *= 1 / max(1, total)
-        high, low = divmod(total, BASE)
-        for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
-            self.value[place] = number
-        self.handle = self.fabric.launch_act(LOSS, self.plan)
-
-    def read(self) -> float:
-        self.fabric.wait_for(self.handle)
-        return float(self.value[0])
-
-    @property
-    def trouble(self) -> bool:
-        return bool(self.value[6] > 0)
-
-    def complaint(self) -> str | None:
-        """Return the error, equal on all ranks."""
-        targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
-        size, totals = self.fabric.world.size, high * BASE + low
-        if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal
-            return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
-        if totals > targets * size:
-            return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"
-        if totals == 0 != self.value[0]:
-            return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
-        return None
