@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dear_mpi.collectives.plans.make_plan import *
     from dear_mpi.collectives.plans.plan import *
     from dear_mpi.collectives.program.errors import *
-    from dear_mpi.collectives.program.partition import *
+    from dear_mpi.collectives.program.program import *
     from dear_mpi.collectives.program.verify import *
     from dear_mpi.collectives.transports.transport import *
 

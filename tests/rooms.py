@@ -43,17 +43,18 @@ ROOMS = {
 }
 LAYERS = list(ROOMS)
 
-# Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
+# Folders and modules of training, lowest first: each may import itself and those before it, for types, too. A folder's
+# entry is for those of its modules that have no entry.
 TRAINING = (
-    *("learning_rate", "routes", "flat_buffer", "log", "spans", "fusion", "fabric", "plan_cost"),
-    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_call", "group", "profile"),
-    *("profiler", "tuning", "decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
+    *("learning_rate", "routes", "buckets", "events", "fusion", "fabric", "schedules", "trainer", "virtual_trainer"),
+    *("options", "layer_call", "group", "events/profile", "events/profiler", "fusion/tuning", "fusion/decisions"),
+    *("checkpoints", "session", "events/recorder", "runs"),
 )
 
 # The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "run"),
-    *("output", "saved", "tune"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "run"),
+    *("output", "saved"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
 
@@ -104,12 +105,16 @@ def may_import(module, name):
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 
 
+def floor_of(room, name):
+    """The entry of a module, or of a name in one, in its room's order; None for those in no entry."""
+    inside = name.removeprefix(f"dear_mpi.{room}").replace(".", "/") + "/"
+    return max((entry for entry in ORDERS[room] if inside.startswith(f"/{entry}/")), key=len, default=None)
+
+
 def may_import_in_order(room, module, name):
     """The same inside a room with an order; its ``__init__`` may import all, and is imported by none of it."""
-    order, prefix = ORDERS[room], f"dear_mpi.{room}"
-    floors = [each.removeprefix(prefix).removeprefix(".").partition(".")[0] for each in (module, name)]
-    own, target = (order.index(floor) if floor in order else len(order) for floor in floors)
-    return target <= own
+    order = [*ORDERS[room], None]
+    return order.index(floor_of(room, name)) <= order.index(floor_of(room, module))
 
 
 LIMITS = ROOT / "tests" / "rooms.json"  # tokens of each room: they may fall, but not rise

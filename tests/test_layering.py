@@ -15,6 +15,7 @@ from tests.rooms import (
     ROOMS,
     ROOT,
     SOURCES,
+    floor_of,
     may_import,
     may_import_in_order,
     place,
@@ -33,8 +34,8 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"
 # optional libraries need it, and the digits, which are a file of one.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__", "dear_mpi.collectives.algorithms.registry",
-    "dear_mpi.collectives.plans.runners.__init__", "dear_mpi.collectives.program.extras",
-    "dear_mpi.collectives.program.user_file", "dear_mpi.bench.backends", "dear_mpi.training.__init__",
+    "dear_mpi.collectives.plans.runners.__init__", "dear_mpi.collectives.program.user_file",
+    "dear_mpi.bench.backends", "dear_mpi.training.__init__",
     "dear_mpi.kernels.array", "dear_mpi.models.data",
 }  # fmt: skip
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
@@ -163,8 +164,8 @@ ORDERED = [(room, module) for room in ORDERS for module in SOURCES if within(mod
 
 @pytest.mark.parametrize("room", ORDERS)
 def test_an_ordered_room_is_in_its_table(room):
-    parts = {module.removeprefix(f"dear_mpi.{room}.").partition(".")[0] for each, module in ORDERED if each == room}
-    assert parts - {"__init__"} == set(ORDERS[room]), "see ORDERS in tests/rooms.py"
+    modules = {module for each, module in ORDERED if each == room} - {f"dear_mpi.{room}.__init__"}
+    assert {floor_of(room, module) for module in modules} == {*ORDERS[room]}, "see ORDERS in tests/rooms.py"
 
 
 @pytest.mark.parametrize(("room", "module"), ORDERED)
@@ -187,7 +188,7 @@ ORDER = {  # a module, and what it may import of ours, or not
     "collectives.plans.runners.shared": ("collectives.plans.plan", "collectives.transports.transport"),
     "collectives.__init__": ("collectives.plans.functions", "!ranks.world"),
     "ranks.world": ("collectives.make_plan", "!reporting.units"),
-    "models.layers": ("models.layer.Layer", "!training.flat_buffer.bucket"),
+    "models.layers": ("models.layer.Layer", "!training.buckets.layout"),
     "training.schedules.dear": ("training.fabric", "!see.tables"),
     "torch.run": ("training.session.Session", "!bench.output"),
     "bench.output": ("reporting.terminal.bar", "!see.explain"),
@@ -274,6 +275,13 @@ def test_programs_are_read_without_numpy_and_mpi():
     assert in_another_process(READ_PROGRAMS, *modules) == 4 * ["24"]
 
 
+LOADED = """
+import sys
+from importlib import import_module
+import_module(sys.argv[1])
+print(*(name for name in sys.modules if name.startswith("dear_mpi")))
+"""
+
 LOAD = """
 import sys
 from importlib import import_module
@@ -283,18 +291,26 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
-LIVE = ("fabric.engine", "fabric.live", "session", "runs", "plan_cost")
+LIVE = ("fabric.engine", "fabric.live", "fabric.plan_cost", "session", "runs")
 
 
 def test_what_predicts_loads_nothing_live():
     """Neither the engine nor plans nor a transport that communicates: a prediction needs no ranks."""
-    code = "import sys, dear_mpi.simulate.sweep; print(*(name for name in sys.modules if name.startswith('dear_mpi')))"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = in_another_process(LOADED, "dear_mpi.simulate.sweep")
     live = [f"dear_mpi.training.{name}" for name in LIVE]
     live += [
         f"dear_mpi.collectives.{name}" for name in ("plans.plan", "transports.loopback", "transports.mpi", "launch")
     ]
     assert not {name for name in loaded if within(name, *live)}
+
+
+FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoints.checkpoint", "fusion.tuning")
+FEW += tuple(f"schedules.{name}" for name in ("dear", "local", "sharded", "wfbp"))
+
+
+def test_a_plain_session_loads_nothing_that_few_sessions_need():
+    loaded = in_another_process(LOADED, "dear_mpi.training.session")
+    assert not {name for name in loaded if within(name, *(f"dear_mpi.training.{few}" for few in FEW))}
 
 
 def test_import_starts_neither_mpi_nor_a_gpu():

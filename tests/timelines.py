@@ -1,6 +1,6 @@
 """Made-up timelines."""
 
-from dear_mpi.training.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
 
 FACTS = {"model": "synthetic:resnet50", "fusion": "25MB", "emulated_link": None, "ranks": 2}
 

@@ -14,10 +14,9 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense
 from dear_mpi.models.networks import ALL_MODELS
-from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of
-from dear_mpi.training.routes.find import CODES
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
+from dear_mpi.training.routes.wires import CODES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
 

@@ -148,7 +148,7 @@ def served_by(name: str) -> dict[str, Algorithm]:
             return rows[name]
     if in_file(name):
         return load_algorithm(name)
-    from dear_mpi.collectives.program.extras import WithExtras  # for names that core lacks
+    from dear_mpi.collectives.program.user_file import WithExtras  # for names that core lacks
 
     known: dict[str, dict[str, Algorithm]] = {each: {} for each in (*ALGORITHMS, *RUNNER)}  # native has none
     return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
@@ -161,7 +161,7 @@ def is_ours(name: str) -> bool:
 
 def is_installed(name: str) -> bool:
     """Return whether core or an extra has this name; users' files have none."""
-    from dear_mpi.collectives.program.extras import entry_points_of
+    from dear_mpi.collectives.program.user_file import entry_points_of
 
     return name in ALGORITHMS or name in entry_points_of("algorithms")
 
@@ -204,8 +204,7 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
     It is tried for two ranks. Any call's ProgramError reports a failure, or another collective or rank: its mirror
     image would pass for the right one.
     """
-    from dear_mpi.collectives.program.extras import load_extra
-    from dear_mpi.collectives.program.user_file import Endless, in_time, load, telling
+    from dear_mpi.collectives.program.user_file import Endless, in_time, load, load_extra, telling
 
     source, collective = algorithm_source(spec), ""
     algorithm = load_extra("algorithms", spec) if source is None else load(source)

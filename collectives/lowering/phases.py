@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Partition
 from dear_mpi.kernels.lookup import lookup
 
 Operand = tuple[str, int]

@@ -12,8 +12,7 @@ import numpy as np
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.calls import copier

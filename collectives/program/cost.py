@@ -26,8 +26,7 @@ from typing import NamedTuple
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.program import Partition, Program
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""Load functions, classes and values from users' files: ``path/to/mine.py:my_ring``. A file runs once.
+"""Load code that is not core's: from users' files, and by entry points from extras and other packages.
 
-Calls have a time limit; an endless one keeps its daemon thread.
+``path/to/mine.py:my_ring`` names a function, a class or a value in a file, which runs once. Calls have a time limit; an
+endless one keeps its daemon thread. A group of entry points, such as ``dear_mpi.schedules``, is read on a name that
+core lacks. A place, ``module:name``, is imported when its name is used.
 """
 
 import ast
@@ -12,15 +14,21 @@ import textwrap
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+CONTRIB = "dear_mpi.contrib."
 
 WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)
@@ -146,3 +154,62 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         elif time.monotonic() - since_s > LIMIT_S and not future.done():
             raise Endless(f"did not finish within {LIMIT_S:g} seconds")
     return future.result()
+
+
+@cache
+def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
+    """Return a group's entry points, without extras in a deleted folder: metadata still names them."""
+    from importlib.metadata import entry_points  # slow to import
+
+    return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}
+
+
+def is_deleted(place: str) -> bool:
+    module = place.partition(":")[0]
+    try:  # git leaves a folder with byte code, without origin
+        return module.startswith(CONTRIB) and getattr(find_spec(module), "origin", None) is None
+    except ModuleNotFoundError:  # contrib is gone
+        return True
+
+
+def load_place(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def load_extra(group: str, name: str) -> Any:
+    """Import an entry point; a ValueError names it and its package."""
+    found = entry_points_of(group)[name]
+    try:
+        return found.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() as well, which would end the command in silence
+        package = found.dist.name if found.dist else "an unknown package"
+        what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
+        raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+class WithExtras(Mapping[str, T]):
+    """Extend core's table by a group's names, which cannot replace core's.
+
+    ``load`` returns the value of such a name.
+    """
+
+    def __init__(self, core: Mapping[str, T], group: str, load: Callable[[str], T] | None = None) -> None:
+        self.core, self.group, self.load = core, group, load or partial(load_extra, group)
+
+    def __getitem__(self, name: str) -> T:
+        if name in self.core or name not in entry_points_of(self.group):
+            return self.core[name]
+        return self.load(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.core or name in entry_points_of(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**self.core, **entry_points_of(self.group)}
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

@@ -16,8 +16,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import FORMS, Call, native, one_by_one
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.partition import chunk_bounds
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, chunk_bounds
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier

@@ -13,8 +13,7 @@ import numpy as np
 from ml_dtypes import finfo, iinfo
 
 from dear_mpi.bench.case import Case
-from dear_mpi.collectives.program.partition import chunk_bounds
-from dear_mpi.collectives.program.program import the_owner
+from dear_mpi.collectives.program.program import chunk_bounds, the_owner
 from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating

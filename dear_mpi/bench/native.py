@@ -20,8 +20,7 @@ import numpy as np
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.runners.native import INT_MAX, move, mpi_call, too_many
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition
 from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 

@@ -13,11 +13,10 @@ from rich.text import Text
 
 from dear_mpi.bench.backends import candidate, label, labels
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.fit import MOST_RANKS, Fit
-from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.machine_file import MOST_RANKS, Fit, Row
 from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.program.extras import WithExtras
+from dear_mpi.collectives.program.user_file import WithExtras
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES

@@ -1,5 +1,10 @@
-"""Describe where and how a run was made, and read saved runs."""
+"""Describe where and how a run was made, read saved runs, and derive rules of ``auto`` from rows.
 
+A rule names the fastest of our algorithms at each size. Within its interval, the next smaller size's algorithm is
+preferred, then the first named. Not all ranks can use shared memory: if fastest, it gets an additional rule.
+"""
+
+import math
 import os
 import platform
 import subprocess
@@ -9,18 +14,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, TypeAlias
 
 from msgspec import convert
 
 from dear_mpi.bench.machine_file import KIND, MachineFile, Row
+from dear_mpi.bench.suite import Suite
+from dear_mpi.collectives.algorithms.registry import is_installed, runner_of
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
+from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.program.json_file import reading
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import check_distinct
+from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.units import check_distinct, grouped
 
 # Variables that configure MPI, a network, memory or threads. Others may contain a secret.
 SETTINGS = (
@@ -119,3 +131,65 @@ def read_run(text: str) -> Run:
         if times > 1:
             raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
     return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
+
+
+def may_be_chosen(name: str) -> bool:
+    """Return whether ``auto`` may choose it. User algorithms are excluded: a table of rules has no code."""
+    return is_installed(name) and runner_of(name) == "messages"
+
+
+def tuned(rows: Sequence[Row]) -> list[Rule]:
+    groups = grouped((row for row in rows if not row.wrong), lambda row: (row.collective, row.ranks))
+    return [rule for group in groups.values() for rule in of_collective(group)]
+
+
+def of_collective(rows: list[Row]) -> list[Rule]:
+    """Borders are geometric means of two sizes."""
+    ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
+    if not ours:
+        return []
+    best = list[Row]()
+    for group in grouped(ours, lambda row: row.bytes).values():
+        fastest = min(group, key=lambda row: row.p50_us)
+        as_good = [row for row in group if row.p50_us <= fastest.ci_high_us]
+        best.append(next((row for row in as_good if best and key(row) == key(best[-1])), as_good[0]))
+    borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
+    shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
+    ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
+    faster = [next(iter(shared.values()))] if ratios and geometric_mean(ratios) < 1 else []
+    return [
+        Rule(row.collective, row.ranks, border, row.algorithm, row.segment_bytes)
+        for row, border in [*borders, (best[-1], None), *((row, None) for row in faster)]
+    ]
+
+
+def key(row: Row) -> tuple[str, int]:
+    return row.algorithm, row.segment_bytes
+
+
+def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
+    """Collective: return the file's rules, before a run.
+
+    ArgumentError: other files, nothing to choose, or several dtypes, ops or placements.
+    """
+
+    def read() -> tuple[Rule, ...]:
+        if not any(map(may_be_chosen, suite.names)):
+            names = ", ".join(suite.names)
+            raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
+        for name in ("dtypes", "ops", "placements"):
+            if len(given := getattr(suite, name)) > 1:
+                raise ValueError(f"{name} must be one: rules are only by size and ranks, not {', '.join(given)}")
+        check_writable("--tune", path)
+        return read_rules(path) if path.is_file() else ()
+
+    return said_by_rank_0(world.transport, "tune", read)
+
+
+def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
+    """Replace these collectives' rules on this number of ranks."""
+    new = tuned(rows)
+    mine = {(rule.collective, rule.ranks) for rule in new}
+    kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]
+    with replacing("--tune", path) as file:
+        write_rules(file, {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}, [*kept, *new])

@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dear_mpi.cli.commands import WITHOUT_WORK, all_commands, find_command
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.program.extras import load_place
+from dear_mpi.collectives.program.user_file import load_place
 from dear_mpi.reporting.terminal import complain, console
 
 HELP_COLUMNS = 120

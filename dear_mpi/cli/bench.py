@@ -10,12 +10,10 @@ import typer
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
 from dear_mpi.bench.run import Look, agreed
 from dear_mpi.bench.run import bench as run_bench
-from dear_mpi.bench.saved import Run, now, provenance
+from dear_mpi.bench.saved import Run, now, provenance, rules_before, write_tuned
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.commands import as_typed, typed_acts
-from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, check_files, chosen, files_of, flag, flags_of, written_by
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup

@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
+from dear_mpi.collectives.program.user_file import entry_points_of, load_extra, load_place
 from dear_mpi.reporting.files import check_ending
 from dear_mpi.reporting.terminal import console
 

@@ -1,8 +1,7 @@
 """Run ``dear-mpi explain``."""
 
 from dear_mpi.cli.commands import typed_acts
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, flag
+from dear_mpi.cli.flags import Flags, check_files, flag, try_files, written_by
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -20,7 +19,7 @@ OWN = (
     | flag(
         "wire",
         str | None,
-        f"Codes whose route to show: {', '.join(EXAMPLES.values())}, int4:between, or one that an extra publishes.",
+        f"Codes whose route to show: {', '.join(EXAMPLES)}, int4:between, or one that an extra publishes.",
     )
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")

@@ -15,8 +15,7 @@ from typing import Any
 import typer
 
 from dear_mpi.cli.commands import WITHOUT_WORK, as_typed
-from dear_mpi.cli.files import try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, parameter, typed_as
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, parameter, try_files, typed_as, written_by
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import said_by_rank_0

@@ -1,8 +1,17 @@
 """Run ``dear-mpi simulate``."""
 
 from dear_mpi.cli.commands import typed_acts
-from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
-from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared
+from dear_mpi.cli.flags import (
+    Flags,
+    check_files,
+    chosen,
+    files_of,
+    flags_of,
+    shared,
+    timeline_writer,
+    try_files,
+    written_by,
+)
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar

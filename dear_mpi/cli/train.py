@@ -7,16 +7,25 @@ from types import MappingProxyType
 from typing import Any
 
 from dear_mpi.cli.commands import as_typed, typed_acts
-from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
+from dear_mpi.cli.flags import (
+    RUN_FLAGS,
+    Flags,
+    check_files,
+    chosen,
+    files_of,
+    flag,
+    flags_of,
+    shared,
+    timeline_writer,
+    written_by,
+)
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.see.tables import show_comparison, show_training
 from dear_mpi.see.timeline import TimelineFiles
-from dear_mpi.training.chosen_route import SEVERAL
-from dear_mpi.training.options import FUSION
+from dear_mpi.training.options import FUSION, SEVERAL
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving

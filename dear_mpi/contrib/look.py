@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from dear_mpi.collectives.plans.notes import Ranks
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.spans import Rank, Run, Span, Timeline
+from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
 
 COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",

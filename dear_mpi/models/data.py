@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Partition
 from dear_mpi.kernels.array import Array
 
 SPLIT_SEED = 0  # of any seed: all runs are tested on the same examples

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dear_mpi.collectives.program.extras import WithExtras, load_extra
-from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
+from dear_mpi.collectives.program.user_file import WithExtras, is_in_file, load, load_extra, source_of, telling
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Dataset

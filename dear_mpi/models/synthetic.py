@@ -5,7 +5,7 @@ rest of its time, like a host during its GPU's work. A table has modules in forw
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}
 
-A profile (``dear_mpi/training/profile.py``) has seconds in place of FLOPs.
+A profile (``dear_mpi/training/events/profile.py``) has seconds in place of FLOPs.
 """
 
 import json

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import convert, to_builtins
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.program.extras import entry_points_of, load_extra
+from dear_mpi.collectives.program.user_file import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
-from dear_mpi.training.spans import Timeline
+from dear_mpi.training.events.spans import Timeline
 
 OWN = "json"
 

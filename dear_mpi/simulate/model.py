@@ -16,10 +16,10 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.synthetic import Module, both_passes, load_modules, measured_seconds, shares_of
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.fabric.costs import Costs, Noise, steady
-from dear_mpi.training.flat_buffer.bucket import Cut, Layout
-from dear_mpi.training.flat_buffer.owners import Owners, Ownership, Sharing
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.buckets.layout import Cut, Layout
+from dear_mpi.training.buckets.owners import Owners, Ownership, Sharing
+from dear_mpi.training.events.profile import Profile, Tensor, Use
+from dear_mpi.training.fabric.virtual import Costs, Noise, steady
 from dear_mpi.training.routes.find import is_code
 
 SYNTHETIC = "synthetic:"

@@ -12,10 +12,22 @@ from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
-from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
-from dear_mpi.training.flat_buffer.owners import MEASURED, Ownership, measured
-from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
-from dear_mpi.training.profile import Profile, read_profile
+from dear_mpi.training.buckets.owners import MEASURED, Ownership, measured
+from dear_mpi.training.events.profile import Profile, read_profile
+from dear_mpi.training.options import (
+    ALL_OPTIMIZERS,
+    FUSION_AS_GIVEN,
+    FUSION_BY_SIZE,
+    NAMES,
+    SEVERAL,
+    TABLES,
+    Exchange,
+    Training,
+    Wire,
+    check_wires,
+    pairs,
+    serve_halves,
+)
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES

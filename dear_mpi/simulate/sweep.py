@@ -1,23 +1,196 @@
 """Simulate every model, number of ranks, algorithm, fusion and schedule: the rows of ``--json``."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from typing import Any
+
+import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.reporting.units import grouped
-from dear_mpi.simulate.model import model_of
-from dear_mpi.simulate.network import read_network
+from dear_mpi.collectives.program.hosts import share_served
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.models.synthetic import EXCHANGE
+from dear_mpi.reporting.units import grouped, parse_straggler
+from dear_mpi.simulate.model import Model, compute_keys, model_of
+from dear_mpi.simulate.network import Machine, read_network
 from dear_mpi.simulate.prices import Prices
-from dear_mpi.simulate.scenario import Scenario
-from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.chosen_route import Wire, check_choice, check_own
-from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
-from dear_mpi.training.virtual_trainer import Prediction
+from dear_mpi.simulate.settings import MOST_PARTS, Settings
+from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.order import portions_of
+from dear_mpi.training.fabric.statistic import COUNT
+from dear_mpi.training.fabric.virtual import Price, alike, whole_cost
+from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
+from dear_mpi.training.options import Wire, check_choice, check_own, check_sent
+from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import Collective
+from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, own_fusion
+from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
+
+REHEARSED_PARTS = 2  # all parts of a batch except the last are alike
+LOSS_ALGORITHM = "recursive_doubling"  # bytes of the loss
+VERDICT_BYTES = 8 * COUNT
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Price a model on given ranks, network and algorithm, under any schedule and fusion."""
+
+    settings: Settings
+    algorithm: str
+    model: Model
+    machine: Machine
+    prices: Prices
+
+    def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
+        """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
+
+        ScheduleError: it breaks a rule or would wait forever. ValueError: a wrong policy or choice.
+        """
+        policy, settings = own_fusion(fusion, schedule), self.settings
+        route = settings.route_of(schedule)
+        if route.period > MOST_PARTS:
+            raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
+        check_sent(settings, name, route, settings.types[0])
+        check_file(policy)
+        if not is_by_time(policy):  # time-based policies need prices
+            borders(policy, self.model.layout)
+        if name not in SCHEDULES or settings.judged or route.updates_under_way:
+            parts = min(self.model.costs.parts, REHEARSED_PARTS)
+            how: dict[str, Any] = {"split": self.model.costs.weights_s, "accumulate": parts}
+            rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)
+
+    def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
+        rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
+        slowness = np.array(parse_straggler(settings.straggler, ranks))
+        costs = replace(
+            self.model.costs,
+            price=self.priced(schedule, rules.buckets),
+            exchange_s=self.exchange_s(),
+            loss_s=self.few_s(),
+            verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
+            ranks=ranks,
+            served=share_served(self.prices.hosts or range(ranks)),
+            work=self.model.sharing(rules.buckets).work,
+            portions=partial(self.portions, rules.route),
+            compute=alike if settings.straggler is None else lambda seconds: seconds * slowness,
+            noise=self.model.noise,
+        )
+        return predict(schedule, rules, costs, traced=traced)
+
+    def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
+        route = self.settings.route_of(schedule)
+        buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
+        return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
+
+    def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
+        route = self.settings.route_of(schedule)
+        sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
+        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
+
+    def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
+        """Price these buckets at once; portions on demand."""
+        names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
+        longest = self.model.sharing(buckets).longest
+
+        def size(stage: Collective, bucket: Bucket) -> int:
+            return self.nbytes(route, stage, bucket, longest(bucket))
+
+        for stage in dict.fromkeys(stage for name in names for stage in route.collectives(name)):
+            if not stage.few:
+                sizes = [size(stage, bucket) for bucket in buckets]
+                self.prices.seconds(stage.algorithm(self.algorithm), stage.name, sizes)
+
+        @cache
+        def price(stage: Collective, bucket: Bucket) -> float:
+            if stage.few:
+                return self.few_s()
+            return self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size(stage, bucket))
+
+        return price
+
+    def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
+        stage, *others = route.collectives(collective) or [None]
+        if stage is None or others or stage.op != "sum" or stage.buffer in route.codes:
+            return 1
+        return portions_of(self.nbytes(route, stage, bucket), self.prices.ranks, self.prices.segment_bytes)
+
+    def nbytes(self, route: Route, stage: Collective, bucket: Bucket, longest: int | None = None) -> int:
+        """Return a bucket's bytes in a collective, in equal shards, or in shards priced as the longest one."""
+        wire, ranks = self.model.layout.itemsize, self.prices.ranks
+        sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
+        return round_up(route.nbytes(stage.buffer, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
+
+    def exchange_s(self) -> dict[int, float]:
+        grain = self.prices.ranks * self.prices.itemsize
+        sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
+        priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
+        return {**self.model.costs.exchange_s, **priced}
+
+    def few_s(self, nbytes: int = 1) -> float:
+        """Price an all-reduce of a few bytes, such as the sum of the loss."""
+        size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
+        return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
+
+    def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
+        settings, model, seconds = self.settings, self.model, prediction.iteration_s
+        return {
+            "model": model.name,
+            "params": model.params,
+            "ranks": self.prices.ranks,
+            "schedule": prediction.schedule,
+            "algorithm": self.algorithm,
+            "fusion": fusion,
+            "buckets": len(prediction.buckets),
+            "wire": settings.wire_name,
+            "accumulate": model.costs.parts,
+            "optimizer": settings.optimizer,
+            "weights": model.owners.weights,
+            "route": prediction.route,
+            "clip": settings.clip,
+            "loss_scale": settings.loss_scale,
+            "segment_bytes": self.prices.segment_bytes,
+            **self.machine.row(),
+            **compute_keys(settings, model.costs),
+            **{name: getattr(model.costs, name) for name in ("ranks_per_core", "code_factor", "start_s", "wake_s")},
+            "straggler": settings.straggler,
+            "iteration_s": seconds,
+            "compute_s": prediction.forward_s + prediction.backward_s,
+            "exposed_comm_s": prediction.exposed_s,
+            **{name: getattr(prediction, name) for name in ("update_s", "rest_s", "bound_s")},
+            "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
+        }
+
+    def rewired(self, **factors: float) -> Scenario:
+        """Multiply network costs by factors."""
+
+        def times(network: Network) -> Network:
+            return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+        network = times(self.machine.network)
+        if network.between is not None:
+            network = replace(network, between=times(network.between))
+        return replace(self, prices=self.prices.on(network))
+
+
+def buckets_of(
+    model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
+) -> Cut:
+    """Return a policy's buckets; a time-based one gets the price of trial buckets from ``prices``."""
+    layout, policy = model.layout, own_fusion(fusion, schedule)
+    if is_by_time(policy):
+        cost = whole_cost(schedule.collectives, route, layout, prices)
+        policy = by_time(policy, layout, PassTimes(model.costs.forward_s, model.costs.backward_s), cost)
+    return fused(policy, layout)
+
 
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # buckets tried in a search
 

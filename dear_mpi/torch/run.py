@@ -22,11 +22,11 @@ from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
 from dear_mpi.torch.tensors import TorchParameter, dense, tensor_of
 from dear_mpi.torch.underway import places_of, under_way
 from dear_mpi.torch.updates import text_of
-from dear_mpi.training.attendance import END
+from dear_mpi.training.checkpoints.attendance import END
+from dear_mpi.training.events import EXCHANGE
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import LOSS
 from dear_mpi.training.fabric.statistic import Norm
-from dear_mpi.training.log import EXCHANGE
 from dear_mpi.training.session import Session
 from dear_mpi.training.trainer import Trainer
 

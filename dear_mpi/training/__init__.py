@@ -2,9 +2,11 @@
 
 Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py``).
 
-Read bottom-up: ``routes/``, ``flat_buffer/``, ``log.py``, ``fusion.py``, ``fabric/``, ``schedules/``, ``trainer.py``,
-``group.py``; then decisions from measured times: ``profiler.py``, ``tuning.py``, ``decisions.py``; then
-``checkpoint.py``, ``session.py`` and ``runs/`` (for commands). ``TRAINING`` in tests/rooms.py has this order.
+Read bottom-up: ``routes/``, ``buckets/``, ``events/`` (log and timelines), ``fusion/`` (policies), ``fabric/``,
+``schedules/``, ``trainer.py``, ``options.py``, ``group.py``; then decisions from measured times:
+``events/profiler.py``, ``fusion/tuning.py``, ``fusion/decisions.py``; then ``checkpoints/``, ``session.py`` and
+``runs/`` (for commands).
+``TRAINING`` in tests/rooms.py has this order.
 """
 
 from importlib import import_module
@@ -13,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb, Muon, Optimizer
 from dear_mpi.models.layer import Parameter
-from dear_mpi.training.fabric.statistic import Statistic
 
 if TYPE_CHECKING:
     from dear_mpi.ranks.world import run_world
+    from dear_mpi.training.fabric.statistic import Statistic
     from dear_mpi.training.session import Session
     from dear_mpi.training.trainer import TrainingError
 
@@ -25,6 +27,7 @@ __all__ += ["Parameter", "Session", "Statistic", "TrainingError", "run_world"]
 
 # Loaded lazily: predictions need neither the engine nor a transport.
 LATE = {"run_world": "ranks.world", "Session": "training.session", "TrainingError": "training.trainer"}
+LATE["Statistic"] = "training.fabric.statistic"
 
 
 def __getattr__(name: str) -> Any:

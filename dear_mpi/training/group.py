@@ -23,22 +23,20 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.chosen_route import chosen_route
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.buckets.layout import Cut, flat_dtype, layout_of, of_tensors
+from dear_mpi.training.buckets.owners import Ownership, Weights
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.live import LiveFabric, LossMeter
-from dear_mpi.training.fabric.statistic import LossScale
-from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.bucket import Cut
-from dear_mpi.training.flat_buffer.owners import Ownership, Weights
-from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of, of_tensors
+from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.layer_call import LayerCall, split_calls
-from dear_mpi.training.options import Options
+from dear_mpi.training.options import Options, chosen_route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Model, Trainer
+from dear_mpi.training.trainer import LossMeter, Model, Trainer
 
 if TYPE_CHECKING:
-    from dear_mpi.training.plan_cost import WirePrices
+    from dear_mpi.training.fabric.plan_cost import WirePrices
+    from dear_mpi.training.fabric.statistic import LossScale
 
 PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
@@ -120,10 +118,13 @@ class WorkerGroup:
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
         self.plans.callback(self.fabric.free)
-        self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
+        self.loss_scale: LossScale | None = None
         if options.judged:
+            from dear_mpi.training.fabric.statistic import LossScale  # few sessions look at all gradients
+
+            self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
             self.fabric.judge(options.statistics(self.loss_scale))
-        self.meter = LossMeter(self.fabric, self.slab)
+        self.meter = LossMeter(self.fabric)
         self.plans.callback(self.meter.plan.free)
         how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
         self.trainers = {
@@ -133,7 +134,7 @@ class WorkerGroup:
     @cached_property
     def prices(self) -> WirePrices:
         """Return the prices of collectives, once measured."""
-        from dear_mpi.training.plan_cost import WirePrices  # few sessions ask
+        from dear_mpi.training.fabric.plan_cost import WirePrices  # few sessions ask
 
         return WirePrices(self.fabric)
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import ExchangingLayer, Layer, SplitLayer, is_exchanging, is_split
-from dear_mpi.training.flat_buffer.arena import Arena, GradPlace
-from dear_mpi.training.flat_buffer.parameters import trained
+from dear_mpi.training.buckets.arena import Arena, GradPlace
+from dear_mpi.training.buckets.layout import trained
 
 FILLINGS = 1.0, -3.0, 1.0
 ALONE = Lock()  # ranks that are threads may share the memory

@@ -1,4 +1,4 @@
-"""Declare the options of training, each one once.
+"""Declare the options of training, each one once; check that schedules, wire formats and routes fit them.
 
 Exchange                        how gradients are sent, for training and for simulation
     Training                    the other options of training
@@ -11,27 +11,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
-from dear_mpi.collectives.program.extras import WithExtras, load_extra
-from dear_mpi.collectives.program.user_file import source_text
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.collectives.program.user_file import WithExtras, load_extra, source_text
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
-from dear_mpi.reporting.declared import Declared, option, parsed
-from dear_mpi.reporting.units import SEGMENT, parse_bytes
-from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
-from dear_mpi.training.flat_buffer.owners import MEASURED, check_weights, parse_weights
+from dear_mpi.reporting.declared import Declared, option, options_of, parsed
+from dear_mpi.reporting.units import SEGMENT, check_distinct, parse_bytes
+from dear_mpi.training.buckets.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
+from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
-from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.proof import Proof, prove
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
-from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.schedules import Schedule, find_schedule
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.statistic import LossScale, Statistic
+    from dear_mpi.training.learning_rate import Rate
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 NAMES = ", ".join(ALGORITHMS)
@@ -115,7 +118,9 @@ class Exchange(Declared):
         if self.update is not None and self.route is not None:
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
-        if self.wire is not None and self.wire not in DTYPES:
+        if self.wire is not None and is_code(self.wire):
+            from dear_mpi.training.routes.wires import find_code
+
             find_code(self.wire)
         check_weights(self.weights)
         number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
@@ -138,8 +143,12 @@ class Exchange(Declared):
     def flat_type(self, route: Route, dtype: str) -> str:
         """Return the type of gradients in the flat buffer. Raises ValueError."""
         wire = self.wire or route.wire or dtype
+        if not is_code(wire):
+            return wire
+        from dear_mpi.training.routes.wires import check_carries
+
         check_carries(wire, dtype)
-        return dtype if is_code(wire) else wire  # compression starts from the parameters' type
+        return dtype  # compression starts from the parameters' type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +214,11 @@ class Options(Training):
         if not isinstance(self.optimizer, Optimizer):
             kind = f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}"
             raise ValueError(f"optimizer must be an Optimizer, such as Adam(lr=0.001), not a {kind}")
-        if self.statistic is not None and not isinstance(self.statistic, Statistic):
+        if self.statistic is None:
+            return
+        from dear_mpi.training.fabric.statistic import Statistic
+
+        if not isinstance(self.statistic, Statistic):
             raise ValueError(f"statistic must be a Statistic of dear_mpi.training, not {self.statistic!r:.99}")
 
     @property
@@ -213,17 +226,139 @@ class Options(Training):
         return super().judged or self.statistic is not None
 
     def statistics(self, loss_scale: LossScale | None) -> list[Statistic]:
+        from dear_mpi.training.fabric.statistic import Norm
+
         norm = [Norm(self.clip, loss_scale)] if super().judged else []
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "update"} | {
+        found = {name: value for name, value in vars(self).items() if name != "update"} | {
             "optimizer": str(self.optimizer),
-            "learning_rate": None if self.learning_rate is None else rates_of(self.learning_rate),
             "route": source_text(self.route_name, "route", MINE),
             "statistic": None if self.statistic is None else type(self.statistic).__qualname__,
         }
+        if self.learning_rate is not None:
+            from dear_mpi.training.learning_rate import rates_of
+
+            found["learning_rate"] = rates_of(self.learning_rate)
+        return found
 
     @property
     def plans(self) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}
+
+
+Wire = str | None  # None: the type of the parameters
+SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,int8,blocks:10%."
+
+
+def chosen_route(
+    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], hosts: Sequence[int]
+) -> tuple[Route, Proof]:
+    """Return the chosen route and its proof, for parameters of this type."""
+    halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
+    (first, own), *others = ((name, schedule.own_route()) for name, schedule in schedules.items())
+    for name, other in others:
+        if other != own:
+            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
+    if own is not None:
+        check_own(options, first)
+    route = own or options.find_route(halves=halves)
+    check_sent(options, first, route, dtype)
+    proof = check_choice(options, route, schedules, options.optimizer)
+    route.check(hosts)
+    return route, proof
+
+
+def check_choice(
+    options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
+) -> Proof:
+    """Prove that a route trains and fits all choices; ``optimizer`` is None if unknown."""
+    for name, schedule in schedules.items():
+        for what, known, least in (("collectives", WAYS, 1), ("extras", EXTRAS, 0)):
+            found = getattr(schedule, what)
+            if not isinstance(found, tuple | list) or len(found) < least or not all(each in known for each in found):
+                allowed = ", ".join(known)
+                raise ValueError(f"schedule {name!r} must have {what}, a tuple of {allowed}, not {found!r}")
+    proof = prove(route)
+    if options.judged and not proof.summed:
+        what = "clip, loss_scale and statistic need the sums of gradients before the update"
+        raise ValueError(f"{what}: the route {route.name!r} does not have them")
+    if options.loss_scale != "none" and route.errors:
+        what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
+        raise ValueError(f"loss_scale must be none: {what}")
+    if optimizer is not None:
+        check_optimizer(optimizer, route, options)
+    for name, schedule in schedules.items():
+        if route.delay and (schedule.foresees or schedule.order is not None):
+            what = f"the route {route.name!r} uses what was sent some iterations later"
+            raise ValueError(f"schedule {name!r} decides an order of each iteration, and {what}: take dear")
+        if "second all_gather" in schedule.extras and not proof.alike:
+            what = "gathers values again, which must be the same on all ranks"
+            raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
+    if options.weights is not None and any(stage.alone for stage in route.updates):  # few examples would count as many
+        what = "each rank updates by its own gradients, which count as those of all"
+        raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
+    return proof
+
+
+def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> None:
+    if optimizer.scope == "tensor" and any(isinstance(each, Payload) for each in route.updates):
+        what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
+        raise ValueError(f"optimizer and wire do not go together: {what}")
+    if optimizer.gradients_alone:
+        return
+    kind = f"optimizer {type(optimizer).__name__} sends other sums beside gradients"
+    if options.judged:
+        raise ValueError(f"{kind}: leave out clip, loss_scale and statistic, which would take them for gradients")
+    if route.codes or route.period > 1 or is_code(options.wire):
+        raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
+
+
+def serve_halves(algorithm: str) -> bool:
+    """Tell whether the algorithm has both halves of an all-reduce."""
+    with suppress(ValueError):
+        return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
+    return False
+
+
+def check_own(options: Exchange, schedule: str) -> None:
+    """Check that the user chose no other route than the schedule."""
+    chosen = [name for name in ("route", "update") if getattr(options, name) not in (None, FULL.name)]
+    chosen += ["wire"] * is_code(options.wire)
+    if chosen:
+        raise ValueError(f"schedule {schedule!r} sets the route: leave out {', '.join(chosen)}")
+
+
+def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
+    """Check that a wire format does more than round each rank's own gradients."""
+    if options.wire not in (None, dtype) and not route.sends_gradients:
+        what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
+        allowed = f"leave it out, or give {dtype}, the type of the parameters"
+        raise ValueError(f"wire {options.wire!r} does not apply, because {what}: {allowed}")
+
+
+def check_wires(wires: Sequence[Wire]) -> None:
+    from dear_mpi.training.routes.wires import find_code
+
+    for wire in wires:
+        Exchange(wire=wire).check()
+    named = [wire for wire in wires if wire is not None]
+    check_distinct("wire", named, lambda wire: str(find_code(wire)) if is_code(wire) else wire)
+
+
+def pairs(
+    wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]], *, implied: bool = False
+) -> list[tuple[Wire, str]]:
+    """Pair each wire format with each schedule, by name.
+
+    With several wire formats, or if they are ``implied``, a schedule that defines a route appears once, with the
+    parameters' type: it sends no gradients.
+
+    >>> from dear_mpi.training.schedules import find_schedules
+    >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))
+    [('fp16', 'dear'), (None, 'local:10'), ('int8', 'dear')]
+    """
+    alone = implied or len(wires) > 1
+    own = [name for name, schedule in schedules.items() if alone and schedule.own_route() is not None]
+    return list(dict.fromkeys((None if name in own else wire, name) for wire in wires for name in schedules))

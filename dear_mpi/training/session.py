@@ -29,13 +29,13 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.attendance import END, Attendance
-from dear_mpi.training.decisions import Decisions
+from dear_mpi.training.buckets.layout import sha256
+from dear_mpi.training.checkpoints.attendance import END, Attendance
+from dear_mpi.training.events import Times
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.fabric.live import checksum
-from dear_mpi.training.flat_buffer.parameters import sha256
+from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Model
@@ -175,21 +175,21 @@ class Session:
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
-        from dear_mpi.training.checkpoint import snapshot  # few sessions keep their state
+        from dear_mpi.training.checkpoints.checkpoint import snapshot  # few sessions keep their state
 
         self.check_alike("state")
         return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoint import restore
+        from dear_mpi.training.checkpoints.checkpoint import restore
 
         self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
-        from dear_mpi.training.checkpoint import snapshot, write
+        from dear_mpi.training.checkpoints.checkpoint import snapshot, write
 
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
@@ -197,7 +197,7 @@ class Session:
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoint import read, restore
+        from dear_mpi.training.checkpoints.checkpoint import read, restore
 
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}

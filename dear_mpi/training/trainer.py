@@ -16,16 +16,22 @@ section 3.2.3).
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
+from dear_mpi.training.events import EXCHANGE, Times, times_of
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import Delayed
-from dear_mpi.training.log import EXCHANGE, Times, times_of
+from dear_mpi.training.fabric.order import LOSS, SUMS, Delayed
 from dear_mpi.training.schedules import Schedule
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.live import LiveFabric
+
+BASE = 1 << 20  # totals are compared in two digits: small squares are exact
+GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
 class TrainingError(AgreedError):
@@ -300,3 +306,40 @@ class LayerLoop:
         trainer.ran("weights", number)
         trainer.gradients_ready(number)
         trainer.rules.point = point
+
+
+class LossMeter:
+    """Sum losses and target counts over ranks, hidden under the backward pass. Constructing is collective."""
+
+    def __init__(self, fabric: "LiveFabric") -> None:
+        self.fabric = fabric
+        self.value, self.plan = fabric.sums(7, SUMS[LOSS])
+
+    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
+        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
+        self.value[0] = loss
+        self.value[0] *= 1 / max(1, total)
+        high, low = divmod(total, BASE)
+        for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
+            self.value[place] = number
+        self.handle = self.fabric.launch_act(LOSS, self.plan)
+
+    def read(self) -> float:
+        self.fabric.wait_for(self.handle)
+        return float(self.value[0])
+
+    @property
+    def trouble(self) -> bool:
+        return bool(self.value[6] > 0)
+
+    def complaint(self) -> str | None:
+        """Return the error, equal on all ranks."""
+        targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
+        size, totals = self.fabric.world.size, high * BASE + low
+        if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal
+            return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
+        if totals > targets * size:
+            return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"
+        if totals == 0 != self.value[0]:
+            return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
+        return None

@@ -19,12 +19,11 @@ from dear_mpi.collectives.program import user_file
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.layer import NoLoss
-from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
+from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.events import KEPT, Event, Log, Times, fold
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
-from dear_mpi.training.fabric.order import LOSS, Sequenced
-from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import KEPT, Event, Log, Times, fold
+from dear_mpi.training.fabric.order import LOSS, Nominal, Sequenced
+from dear_mpi.training.fabric.virtual import Costs, Price, VirtualFabric, alike, last, of_rank, steady
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer

@@ -11,13 +11,13 @@ import pytest
 from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
-from dear_mpi.bench.fit import fit_network, programs_of
+from dear_mpi.bench.machine_file import fit_network, programs_of
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import fit_text
 from dear_mpi.bench.run import against_peers, bench, modelled, shown
+from dear_mpi.bench.saved import tuned
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import in_a_row
-from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.tuning import Rule, wants_shared, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network

@@ -10,8 +10,7 @@ from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Interleaved, needed_bytes
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import run_world
 

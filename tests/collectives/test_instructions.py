@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dear_mpi.collectives import ALGORITHMS, chunk_bounds, make_plan, programs
 from dear_mpi.collectives.lowering.messages import WINDOW, messages, write_instructions
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+from dear_mpi.collectives.program.program import Partition, Program, Receive, Send, Step
 from dear_mpi.collectives.transports.loopback import run_loopback
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import WAITS, Noted, Notes, Part, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import WAITS, Noted, Notes, Part
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.training.events.spans import spans_of, starts_of
 from tests.collective_checks import SERVED
 
 SAID = {"collective": "all_gather", "algorithm": "ring", "bucket": 3}

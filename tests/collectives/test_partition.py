@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.collectives.program.partition import Partition, chunk_bounds
+from dear_mpi.collectives.program.program import Partition, chunk_bounds
 
 COUNTS = st.integers(0, 100_000)
 SIZES = st.integers(1, 40)

@@ -2,7 +2,7 @@
 
 from configparser import ConfigParser
 
-from dear_mpi.collectives.program.extras import entry_points_of
+from dear_mpi.collectives.program.user_file import entry_points_of
 from tests.rooms import DELETED, EXTRAS, ROOT
 
 collect_ignore = DELETED

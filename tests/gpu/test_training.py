@@ -12,7 +12,7 @@ from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training import Session
-from dear_mpi.training.profile import read_profile
+from dear_mpi.training.events.profile import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import ALL_SCHEDULES

@@ -11,8 +11,8 @@ from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.saved import rules_before, write_tuned
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules

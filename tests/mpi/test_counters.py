@@ -8,8 +8,9 @@ import pytest
 from mpi4py import MPI
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import Notes, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.training.events.spans import spans_of, starts_of
 from tests.counter_checks import check_calls, spinning
 
 pytestmark = [

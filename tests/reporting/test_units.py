@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_links, parse_rates, parse_sizes
 from dear_mpi.simulate.network import read_network
-from dear_mpi.training.plan_cost import network_of
+from dear_mpi.training.fabric.plan_cost import network_of
 
 FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "GbE": 1e9}

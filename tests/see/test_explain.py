@@ -3,8 +3,7 @@
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
-from dear_mpi.see.explain import Asked, explain_algorithm
-from dear_mpi.see.proof import Replayed
+from dear_mpi.see.explain import Asked, Replayed, explain_algorithm
 
 COLUMNS = 80
 

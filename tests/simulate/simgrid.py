@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Partition
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import Model, synthetic_model
-from dear_mpi.training.fabric.costs import Costs, alike
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.buckets.layout import Layout
+from dear_mpi.training.fabric.virtual import Costs, alike
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from tests.simulate.predicted import predicted
 

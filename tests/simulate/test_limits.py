@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network, read_rates
-from dear_mpi.training.flat_buffer.bucket import cut
+from dear_mpi.training.buckets.layout import cut
 from dear_mpi.training.fusion import borders
 from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.simulate.test_profile import changed

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.simulate.model import Model
-from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.buckets.layout import Layout
+from dear_mpi.training.fabric.virtual import Costs
 from tests.simulate.predicted import predicted
 
 ONE_LAYER = Model(

@@ -9,9 +9,9 @@ from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.flat_buffer.bucket import cut
-from dear_mpi.training.flat_buffer.owners import Ownership, Sharing
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.buckets.layout import cut
+from dear_mpi.training.buckets.owners import Ownership, Sharing
+from dear_mpi.training.events.profile import Profile, Tensor, Use
 from dear_mpi.training.routes.find import SHARDED
 from tests.simulate.predicted import predicted
 

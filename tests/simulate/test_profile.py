@@ -12,8 +12,8 @@ from dear_mpi.ranks.world import World
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import heading
-from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.profile import Profile, Tensor, Use, read_profile
+from dear_mpi.training.events.profile import Profile, Tensor, Use, read_profile
+from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import make_workload
 from tests.cli_checks import assert_one_line, invoke

@@ -13,9 +13,9 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import heading, timeline_of
+from dear_mpi.training.events.spans import WIRE
 from dear_mpi.training.routes.find import FULL, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.spans import WIRE
 from tests.rooms import ROOT
 from tests.simulate.predicted import predicted
 

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-import dear_mpi.training.chosen_route
+import dear_mpi.training.options
 import dear_mpi.training.session
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -12,7 +12,7 @@ from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.plan_cost import plan_costs
+from dear_mpi.training.fabric.plan_cost import plan_costs
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.routes.proof import Proof
 from tests.training_checks import Wide
@@ -75,13 +75,13 @@ def layers():
 def believed(route):
     """Let a route be found by the name ``MINE``, as if it were proved."""
     ROUTES[MINE] = route
-    proved = dear_mpi.training.chosen_route.prove
-    dear_mpi.training.chosen_route.prove = lambda _: Proof(True, True, True, "equal", True)
+    proved = dear_mpi.training.options.prove
+    dear_mpi.training.options.prove = lambda _: Proof(True, True, True, "equal", True)
     try:
         yield
     finally:
         del ROUTES[MINE]
-        dear_mpi.training.chosen_route.prove = proved
+        dear_mpi.training.options.prove = proved
 
 
 @contextmanager

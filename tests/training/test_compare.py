@@ -8,7 +8,7 @@ import pytest
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.tables import show_comparison
-from dear_mpi.training.log import Times
+from dear_mpi.training.events import Times
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import timing

@@ -31,7 +31,7 @@ def test_preset_then_override(name):
 
 
 def test_a_model_of_an_extra_that_is_not_there_names_it(monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.program.extras.entry_points_of", lambda group: {})
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.entry_points_of", lambda group: {})
     with pytest.raises(
         ValueError, match=r"model 'cnn' is unknown\. Allowed: .*; cnn is in the extra dear_mpi/contrib/models"
     ):

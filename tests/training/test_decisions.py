@@ -11,9 +11,10 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
-from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
+from dear_mpi.training.events.profiler import Profiler
+from dear_mpi.training.fabric.order import Chain, Nominal, list_scheduled
+from dear_mpi.training.fabric.virtual import WireCost
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
@@ -83,7 +84,7 @@ def test_an_order_is_for_what_collectives_took_in_training(link, monkeypatch):
                 session.step(*batch(iteration, world.rank))
 
     monkeypatch.setattr(Profiler, "note", noted)
-    monkeypatch.setattr("dear_mpi.training.decisions.best_order", ordered)
+    monkeypatch.setattr("dear_mpi.training.fusion.decisions.best_order", ordered)
     run_world(body, threads=3, link=link and parse_link(link))
     assert found == dict.fromkeys(range(3), pytest.approx(7.0))
 

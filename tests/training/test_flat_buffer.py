@@ -13,8 +13,8 @@ from dear_mpi.models.layer import in_order
 from dear_mpi.models.layers import Dense, Gelu, Reshape, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.flat_buffer.bound import BoundBucket
-from dear_mpi.training.flat_buffer.bucket import Layout, cut
+from dear_mpi.training.buckets.bound import BoundBucket
+from dear_mpi.training.buckets.layout import Layout, cut
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.training_checks import KINDS, arena_of, settings, third

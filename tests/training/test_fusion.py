@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import World
-from dear_mpi.training.flat_buffer.bucket import Layout, cut
+from dear_mpi.training.buckets.layout import Layout, cut
 from dear_mpi.training.fusion import PassTimes, borders, by_time, fuse
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train

@@ -4,9 +4,9 @@ import numpy as np
 
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
+from dear_mpi.training.events import Event, Record
+from dear_mpi.training.events.profiler import starts_s, wakes_s
 from dear_mpi.training.fabric.virtual import later
-from dear_mpi.training.log import Event, Record
-from dear_mpi.training.profiler import starts_s, wakes_s
 from tests.simulate.predicted import predicted
 
 

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.models.layer import NoLoss
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Layout, cut
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.flat_buffer.bucket import Layout, cut
+from dear_mpi.training.fabric.virtual import Costs, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer

@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.clock import Aligned, Look
-from dear_mpi.training.spans import (
+from dear_mpi.training.events.spans import (
     COMPUTE,
     ClocksError,
     Iteration,

@@ -15,8 +15,8 @@ from dear_mpi.models.data import Batches, Examples
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.training import Session
-from dear_mpi.training.flat_buffer.bucket import Bucket, Layout, cut
-from dear_mpi.training.flat_buffer.owners import Owners, placed
+from dear_mpi.training.buckets.layout import Bucket, Layout, cut
+from dear_mpi.training.buckets.owners import Owners, placed
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.schedules import SCHEDULES
 

@@ -13,8 +13,8 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.model import measured_model
 from dear_mpi.training import Session
-from dear_mpi.training.profile import read_profile
-from dear_mpi.training.profiler import Profiler
+from dear_mpi.training.events.profile import read_profile
+from dear_mpi.training.events.profiler import Profiler
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train

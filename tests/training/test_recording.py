@@ -5,8 +5,8 @@ from time import perf_counter
 import pytest
 
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import recorder
-from dear_mpi.training.recorder import done_by
+from dear_mpi.training.events import recorder
+from dear_mpi.training.events.recorder import done_by
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings

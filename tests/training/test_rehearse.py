@@ -15,11 +15,11 @@ from dear_mpi.collectives.program.user_file import LIMIT_S
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train

@@ -12,7 +12,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
-from dear_mpi.training.log import Times
+from dear_mpi.training.events import Times
 from dear_mpi.training.runs.compare import Comparison, compared
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, timing

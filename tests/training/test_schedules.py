@@ -13,11 +13,11 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
+from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.events import Log, times_of, waits_s
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import Log, times_of, waits_s
-from dear_mpi.training.plan_cost import communication
+from dear_mpi.training.fabric.plan_cost import communication
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job

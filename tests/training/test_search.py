@@ -15,12 +15,11 @@ from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Layout
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.tuning import (
+from dear_mpi.training.fusion.tuning import (
     HIGH,
     LOW,
     TRIALS,
@@ -31,9 +30,10 @@ from dear_mpi.training.tuning import (
     readable,
     size_text,
 )
-from dear_mpi.training.tuning import (
+from dear_mpi.training.fusion.tuning import (
     START as USUAL_START,
 )
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.training_checks import EVERY
 

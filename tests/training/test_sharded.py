@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layer import Parameter

@@ -13,14 +13,14 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.buckets.layout import Layout
+from dear_mpi.training.events.profile import read_profile
+from dear_mpi.training.fabric.plan_cost import plan_s
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.plan_cost import plan_s
-from dear_mpi.training.profile import read_profile
+from dear_mpi.training.fusion.tuning import FILL, TIMED, candidates
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
-from dear_mpi.training.tuning import FILL, TIMED, candidates
 from tests.cli_checks import assert_one_line
 from tests.training_checks import settings
 from tests.tuning_checks import LAYERS, RANGE, Clock, Loss, Spends, check_trials, tuned
@@ -85,7 +85,7 @@ def cut_by_hand(transport, look):
 
 def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):
     """The layers take long, the network is slow: small buckets win over one of 25 MB, on all ranks alike."""
-    for user in ("plan_cost", "profiler"):  # the tests' clock knows no wire
+    for user in ("fabric.plan_cost", "events.profiler"):  # the tests' clock knows no wire
         monkeypatch.setattr(f"dear_mpi.training.{user}.plan_s", lambda fabric, plan, timed=False: plan_s(fabric, plan))
     link = parse_link("1gbit,200us")
 

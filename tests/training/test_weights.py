@@ -12,10 +12,10 @@ from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.synthetic import ComputeTime
 from dear_mpi.ranks.world import World
 from dear_mpi.training import Session, trainer
+from dear_mpi.training.buckets.owners import check_weights, known, measured, parse_weights
+from dear_mpi.training.events import Times
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.flat_buffer.owners import check_weights, known, measured, parse_weights
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.log import Times
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job

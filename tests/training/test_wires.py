@@ -14,10 +14,23 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.find import CODES, coded, find_code, find_route
+from dear_mpi.training.routes.find import EXAMPLES, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
-from dear_mpi.training.routes.wires import BLOCK, LEAST, Blocks, Eighths, Halves, RandomBlocks, RandomK, TopK
+from dear_mpi.training.routes.route import Payload
+from dear_mpi.training.routes.wires import (
+    BLOCK,
+    CODES,
+    LEAST,
+    OURS,
+    Blocks,
+    Eighths,
+    Halves,
+    RandomBlocks,
+    RandomK,
+    TopK,
+    coded,
+    find_code,
+)
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules.local import Outer
@@ -34,6 +47,10 @@ KINDS = {
     "huge": lambda draw, count: draw.standard_normal(count) * 1e37,
     "wide": lambda draw, count: draw.standard_normal(count) * 10.0 ** draw.integers(-30, 30, count),
 }
+
+
+def test_help_names_all_wires_of_core():
+    assert tuple(kind.example or name for name, kind in OURS.items()) == EXAMPLES
 
 
 def decoded(wire, x):
@@ -323,7 +340,7 @@ class Memory:
 @pytest.mark.parametrize("error", ["residual", None])
 def test_a_price_has_the_calls_and_the_elements_of_a_stage(error, monkeypatch):
     prices = [f"{act}{what}_s" for act in ("encode", "decode") for what in ("", "_call")]
-    for stage in (stage for stage in coded("mine", Counting(), error=error).stages if isinstance(stage, OfCodes)):
+    for stage in (stage for stage in coded("mine", Counting(), error=error).stages if isinstance(stage, Payload)):
         Counting.seen = {"encode": [], "decode": []}
         stage.bind(Memory())(1.0)
         found = []

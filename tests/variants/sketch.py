@@ -9,7 +9,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.plan_cost import traffic
+from dear_mpi.training.fabric.plan_cost import traffic
 from tests.training_checks import Wide
 from tests.variants.target import Target
 

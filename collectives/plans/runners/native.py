@@ -13,8 +13,7 @@ from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.plans.plan import Act, InstructionRun
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, synchronize
 from dear_mpi.kernels.dtypes import DTYPES

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dear_mpi.contrib.advise.observation import Observation
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of, simulate
-from dear_mpi.training.profile import Profile
+from dear_mpi.training.events.profile import Profile
 from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")

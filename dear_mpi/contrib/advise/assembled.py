@@ -9,7 +9,7 @@ from dear_mpi.contrib.advise.divided import AFTER, BACKWARD, BEFORE, FORWARD, LO
 from dear_mpi.contrib.advise.observation import Observation, Observed
 from dear_mpi.contrib.advise.observed import Seen, Watched
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.events.profile import Profile, Tensor, Use
 
 USUAL_DTYPE = "fp32"
 MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise

@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, argument, chosen, flag, flags_of, shared
+from dear_mpi.cli.flags import Flags, argument, check_files, chosen, flag, flags_of, shared, try_files, written_by
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.advise.answer import answer
 from dear_mpi.contrib.advise.observe import ITERATIONS, observe

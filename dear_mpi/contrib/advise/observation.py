@@ -11,7 +11,7 @@ from msgspec import convert
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.contrib.advise.observed import Wrapped
 from dear_mpi.reporting.files import replacing
-from dear_mpi.training.profile import Profile, Seconds
+from dear_mpi.training.events.profile import Profile, Seconds
 
 KEY = "observed"
 

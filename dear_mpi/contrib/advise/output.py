@@ -10,7 +10,7 @@ from dear_mpi.contrib.advise.observation import Observation
 from dear_mpi.reporting.terminal import console, table
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.table import ORIGINS, gain, ms, timeline_of
-from dear_mpi.training.spans import Timeline
+from dear_mpi.training.events.spans import Timeline
 
 WORTH = 0.02  # least gain of a schedule, of an iteration
 TELL = 0.1  # of an iteration: less time outside layers is not reported

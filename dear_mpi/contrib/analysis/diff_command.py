@@ -1,8 +1,7 @@
 import typer
 
 from dear_mpi.bench.saved import read_runs
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, argument, flag, shared
+from dear_mpi.cli.flags import Flags, argument, check_files, flag, shared, try_files, written_by
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.analysis.diff import compare_runs, show_diff
 from dear_mpi.reporting.declared import listed

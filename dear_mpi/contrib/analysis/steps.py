@@ -17,8 +17,8 @@ from dear_mpi.bench.case import Case
 from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
-from dear_mpi.cli.files import timeline_writer
-from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes, Ranks, StepSpan, spans_of, starts_of
+from dear_mpi.cli.flags import timeline_writer
+from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.contrib.analysis.ready import ours, ready
 from dear_mpi.contrib.look import timeline_of
@@ -27,6 +27,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.see.timeline import TimelineFiles
+from dear_mpi.training.events.spans import Ranks, StepSpan, spans_of, starts_of
 
 WARM_UP, RUNS = 2, (5, 20)  # uncounted; range of counted
 TOLD = 0.1  # of a collective's time: shorter waits are not traced

@@ -16,8 +16,8 @@ from dear_mpi.contrib.blame.causes import KINDS, Compared, Suspect, Suspects, Us
 from dear_mpi.contrib.blame.graph import iterations_s, replay
 from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.contrib.blame.threads import JOINING, Threads
-from dear_mpi.training.log import middle
-from dear_mpi.training.spans import WIRE, Iteration, Rank, Run
+from dear_mpi.training.events import middle
+from dear_mpi.training.events.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: with fewer, chance may explain any suspect
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of the replay from the measurement

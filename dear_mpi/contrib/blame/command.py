@@ -1,5 +1,4 @@
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, argument, shared
+from dear_mpi.cli.flags import Flags, argument, check_files, shared, try_files, written_by
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.blame.blamed import BlameError
 from dear_mpi.contrib.blame.blamed import blame as blame_run

@@ -11,9 +11,9 @@ from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.models.layer import layer_name
 from dear_mpi.models.synthetic import Synthetic
 from dear_mpi.ranks.clock import CommonClock
-from dear_mpi.training.recorder import record
+from dear_mpi.training.events.recorder import record
+from dear_mpi.training.events.spans import ClocksError, Recording, merged
 from dear_mpi.training.session import Session
-from dear_mpi.training.spans import ClocksError, Recording, merged
 
 KEPT = 20  # iterations
 DECLARED = "what the model declares"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.blame.graph import Cause, Graph, Work
-from dear_mpi.training.spans import COMPUTE, WIRE, Rank, Run, Span
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # of an iteration
 MARKS = {END: 1, BEGIN: 2}  # after other items at that time

@@ -4,8 +4,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import Flags, flag, shared
+from dear_mpi.cli.flags import Flags, check_files, flag, shared, written_by
 from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, flag, shared
+from dear_mpi.cli.flags import Flags, check_files, flag, shared, try_files, written_by
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES

@@ -28,7 +28,7 @@ from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 from dear_mpi.models.layer import Layer, Parameter, Split
 from dear_mpi.models.layers import Residual
 from dear_mpi.models.synthetic import Module
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.events.profile import Profile, Tensor, Use
 
 PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; of one core
 

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.contrib.pages.schedules import write_schedules
-from dear_mpi.training.spans import Timeline
+from dear_mpi.training.events.spans import Timeline
 
 
 def write_measured(flag: str, path: Path, found: tuple[Sequence[Mapping[str, Any]], Timeline]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dear_mpi.collectives.program.hosts import by_host
-from dear_mpi.see.proof import Replayed
+from dear_mpi.see.explain import Replayed
 
 Edge = frozenset[int]
 Place = tuple[float, float]

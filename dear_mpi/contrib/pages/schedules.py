@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from dear_mpi.contrib.look import origins, title_of
 from dear_mpi.contrib.pages.lanes import Names, kinds, lanes_of, shown_ranks
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
-from dear_mpi.training.spans import COMPUTE, WIRE, Timeline
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Timeline
 
 PAGE = Kind(
     scripts=("ticks.js", "lanes.js", "schedules.js"), looks=("chart.css", "tables.css", "lanes.css", "schedules.css")

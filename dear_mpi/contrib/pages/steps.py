@@ -1,4 +1,4 @@
-"""Convert an algorithm on one number of ranks, replayed by ``see/proof.py``, to plain lists for ``web/program.js``.
+"""Convert an algorithm on one number of ranks, replayed by ``see/explain.py``, to plain lists for ``web/program.js``.
 
 Flat lists of integers are a third as long as lists of lists.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
 from dear_mpi.collectives.program.verify import check, fault_of, fit, members
 from dear_mpi.contrib.pages.places import places_of
-from dear_mpi.see.proof import Replayed
+from dear_mpi.see.explain import Replayed
 
 # A message's fate; the last three: its receiver cannot take it; no rank receives it; none sends it.
 COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)

@@ -13,8 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from dear_mpi.collectives.program.program import Program, Receive
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.explain import Asked
-from dear_mpi.see.proof import Replayed
+from dear_mpi.see.explain import Asked, Replayed
 
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in cells; in a row of cells

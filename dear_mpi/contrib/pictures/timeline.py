@@ -30,7 +30,7 @@ from dear_mpi.contrib.look import (
 )
 from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
+from dear_mpi.training.events.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {
     "waiting": "#C4C4C4",

@@ -13,11 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.plans.notes import Flow
 from dear_mpi.contrib.look import clock_of
 from dear_mpi.reporting.files import replacing
 from dear_mpi.see.timeline import saved
-from dear_mpi.training.spans import LANES, STEPS, Span, Timeline
+from dear_mpi.training.events.spans import LANES, STEPS, Flow, Span, Timeline
 
 DIGITS = 3  # decimals of a microsecond
 

@@ -22,8 +22,8 @@ from dear_mpi.training.routes import (
     ROW_BYTES,
     BucketMemory,
     Memory,
-    OfCodes,
     Pack,
+    Payload,
     Route,
     Shape,
     Stage,
@@ -71,7 +71,7 @@ class Masks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfMasks(OfCodes):
+class OfMasks(Payload):
     """Act on a buffer that has, for each shard, a row of the values that one rank sends."""
 
     wire: Masks

@@ -28,8 +28,8 @@ from dear_mpi.training.routes import (
     BucketMemory,
     Kind,
     Memory,
-    OfCodes,
     Pack,
+    Payload,
     Recall,
     Route,
     Shape,
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfFactors(OfCodes):
+class OfFactors(Payload):
     """Attributes:
     side: the factor that is sent; None: alternating between updates.
     others: whether other tensors are also sent, uncompressed.

@@ -22,8 +22,8 @@ from dear_mpi.training.routes import (
     InRows,
     Kind,
     Memory,
-    OfCodes,
     Pack,
+    Payload,
     Route,
     Shape,
     Unpack,
@@ -67,7 +67,7 @@ class Join(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfCounters(OfCodes):
+class OfCounters(Payload):
     adds_up: ClassVar[bool] = True
     wire: Sketch
     codes: str = "counters"

@@ -1,7 +1,7 @@
 """Move buckets through their route, as a schedule directs.
 
 ``fabric.py`` has the common part and rules; ``live.py`` runs stages with plans and an engine
-(``engine.py``), ``virtual.py`` with a clock and prices (``costs.py``).
+(``engine.py``), ``virtual.py`` with a clock and prices.
 """
 
 from dear_mpi.training.fabric.fabric import Fabric

@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from dear_mpi.collectives.launch.launcher import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
+from dear_mpi.training.events import Log
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.log import Log
 
 GRACE_S = 2.0  # plans end by themselves after an error on all ranks, maybe not after one on a single rank
 

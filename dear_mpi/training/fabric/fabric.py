@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 from dear_mpi.collectives.lowering.messages import Portion
+from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.events import Log
 from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import Log
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update

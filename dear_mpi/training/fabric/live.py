@@ -1,10 +1,12 @@
-"""Run the fabric on real memory: bound buckets, plans of collectives, the engine, and the loss."""
+"""Run the fabric on real memory: bound buckets, plans of collectives, and the engine."""
+
+from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,17 +17,17 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.costs import portions_of
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.buckets.bound import BoundBucket
+from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced, Step, Turn
-from dear_mpi.training.fabric.statistic import Statistic, Verdict
-from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.bound import BoundBucket
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn, portions_of
 from dear_mpi.training.routes.stages import Collective, Stage
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.statistic import Statistic, Verdict
 
 Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None: equal
 Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the flat buffer, owners
@@ -153,14 +155,20 @@ class LiveFabric(Fabric):
         (stage, *_) = self.route.collectives(collectives[0])
         return ["hierarchical" if stage.level else self.plan(stage, bucket).algorithm for bucket in self.buckets]
 
+    def sums(self, count: int, name: str) -> tuple[Array, Plan]:
+        """Return values and the plan that sums them over all ranks. Collective."""
+        slab = self.options["slab"]  # on the model's device: a GPU's host need not wait for the loss
+        values = slab.zeros(count, DTYPES["fp64"])
+        plan = make_plan("all_reduce", values, self.world.transport, algorithm="auto", slab=slab)
+        plan.noted(name, self.log.notes)
+        return values, plan
+
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Check all gradients before use from now on. Collective."""
-        slab = self.options["slab"]
-        sums = slab.zeros(sum(each.count for each in statistics), DTYPES["fp64"])
-        plan = make_plan("all_reduce", sums, self.world.transport, algorithm="auto", slab=slab)
-        plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
-        plan.noted(plan.name, self.log.notes)
-        self.look = self.verdict = Verdict(statistics, sums, plan)
+        from dear_mpi.training.fabric.statistic import Verdict
+
+        name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
+        self.look = self.verdict = Verdict(statistics, *self.sums(sum(each.count for each in statistics), name))
         for bound in self.bound.values():
             bound.look = self.verdict.add
         self.judged = True
@@ -226,48 +234,3 @@ class LiveFabric(Fabric):
         self.free_plans(lambda key: True)
         if self.verdict is not None:
             self.verdict.plan.free()
-
-
-HALF = 1 << 20  # totals are compared in two halves: small squares are exact
-GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
-
-
-class LossMeter:
-    """Sum losses and target counts over ranks, hidden under the backward pass.
-
-    Constructing is collective. ``slab`` is on the model's device: a GPU's host need not wait for the loss.
-    """
-
-    def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(7, DTYPES["fp64"])
-        self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
-        self.plan.noted(SUMS[LOSS], fabric.log.notes)
-
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
-        self.value[0] = loss
-        self.value[0] *= 1 / max(1, total)
-        high, low = divmod(total, HALF)
-        for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
-            self.value[place] = number
-        self.handle = self.fabric.launch_act(LOSS, self.plan)
-
-    def read(self) -> float:
-        self.fabric.wait_for(self.handle)
-        return float(self.value[0])
-
-    @property
-    def trouble(self) -> bool:
-        return bool(self.value[6] > 0)
-
-    def complaint(self) -> str | None:
-        """Return the error, equal on all ranks."""
-        targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
-        size, totals = self.fabric.world.size, high * HALF + low
-        if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal
-            return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
-        if totals > targets * size:
-            return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"
-        if totals == 0 != self.value[0]:
-            return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
-        return None

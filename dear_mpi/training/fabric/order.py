@@ -7,18 +7,30 @@ collective, which then has a turn for each portion (``collectives/lowering/messa
 No rank can deadlock: take a stuck rank that has come least far, to the k-th collective. No other rank keeps it waiting,
 so its schedule has not started the k-th, and waits for a later one. That depends only on the schedule, not on time: the
 virtual fabric detects it and refuses the schedule.
+
+The lookahead of schedules orders an iteration by list scheduling:
+
+    backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
+    network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
+
+When the network is free, the most urgent ready collective (or portion) goes next, to its end. The network never idles
+while one is ready. The loss sum (L) goes first.
+
+Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, groupby
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.log import EXCHANGE
+from dear_mpi.training.buckets.layout import Bucket
+from dear_mpi.training.events import EXCHANGE
 from dear_mpi.training.routes.route import reduces
 from dear_mpi.training.routes.stages import Collective, Stage
 
@@ -166,3 +178,84 @@ class Order(Generic[T]):
 
 def whole(turns: Sequenced | None) -> tuple[Turn, ...] | None:
     return None if turns is None else tuple(Turn(*turn) for turn in turns)
+
+
+PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s: the longest wait of an urgent collective
+MOST_PORTIONS = 1024  # of 2 GiB: an order, a list, is tried several times
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """Hold what a schedule knows when it orders its iteration: costs of ranks of equal speed."""
+
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+    price: Callable[[str, Bucket], float]  # seconds, with updates and codes
+    judged: bool = False  # all gradients are checked before use
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    weights_s: Mapping[int, float] = field(default_factory=dict)
+    exchange_s: Mapping[int, float] = field(default_factory=dict)
+    loss_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    keys: tuple[Key, ...]
+    seconds: tuple[float, ...]  # by key
+    ready_s: float  # when the first can begin
+    urgency: int  # smallest first
+
+
+def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
+    """Return the most portions of a collective: each has a segment of every chunk.
+
+    >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
+    (1, 2, 1)
+    """
+    return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes)), MOST_PORTIONS))
+
+
+def chains_of(
+    buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
+) -> list[Chain]:
+    """Chain these collectives (or portions) of each bucket, ready with its gradients; urgent if needed soon."""
+    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each layer call has run backward
+    found = []
+    for bucket in buckets:
+        counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]
+        parts = [(each, count) for each, count in zip(collectives, counts, strict=True) for _ in range(count)]
+        keys = tuple((each, bucket.index) for each, _ in parts)
+        seconds = tuple(nominal.price(each, bucket) / count for each, count in parts)
+        found.append(Chain(keys, seconds, ready_s[bucket.calls[0]], urgency=bucket.calls[0]))
+    return found
+
+
+def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: int = 1) -> list[Key]:
+    """Order chains on one network, after the loss sum.
+
+    ``committed`` collectives, the loss and the running one included, cannot be overtaken.
+
+    >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
+
+    >>> urgent = Chain((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
+    >>> [f"{collective} {bucket}" for collective, bucket in list_scheduled([late, urgent])]
+    ['reduce_scatter 1', 'reduce_scatter 0', 'all_gather 0', 'all_gather 1']
+    """
+    coming = [(chain.ready_s, chain.urgency, number, chain, 0) for number, chain in enumerate(chains)]
+    heapify(coming)
+    ready: list[tuple[int, int, Chain, int]] = []
+    order: list[Key] = []
+    ends = [0.0, loss_s]
+    while coming or ready:
+        now_s = ends[-committed] if len(ends) >= committed else 0.0  # room for one more
+        if not ready:
+            now_s = max(now_s, coming[0][0])
+        while coming and coming[0][0] <= now_s:
+            _, urgency, number, chain, part = heappop(coming)
+            heappush(ready, (urgency, number, chain, part))
+        _, number, chain, part = heappop(ready)
+        order.append(chain.keys[part])
+        ends.append(max(ends[-1], now_s) + chain.seconds[part])
+        if part + 1 < len(chain.keys):
+            heappush(coming, (ends[-1], chain.urgency, number, chain, part + 1))
+    return order

@@ -8,21 +8,99 @@ Compute and messages do not slow each other down. The clock is one number if all
 collective begins when the last rank has started it, and ends on all ranks at once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Bucket, Cut, Layout, cut
+from dear_mpi.training.events import Event, Log
 from dear_mpi.training.fabric.fabric import Fabric, Rules
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.flat_buffer.bucket import Bucket
-from dear_mpi.training.log import Event, Log
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective, Stage, Update
+
+Price: TypeAlias = Callable[[Collective, Bucket], float]
+# Slowdown of a layer call, on all ranks or on each, by pass (forward and backward, from 0) and place in it:
+# 2 x call forward and 2 x call + 1 backward.
+Noise: TypeAlias = Callable[[int, int], Any]
+
+
+def alike(seconds: Any) -> Any:
+    return seconds
+
+
+def steady(number: int, place: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """List the costs of an iteration, in seconds; default: free."""
+
+    forward_s: Sequence[float] = ()  # of each layer call, for one part of a batch
+    backward_s: Sequence[float] = ()
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
+    price: Price = lambda stage, bucket: 0.0
+    parts: int = 1  # into which a batch is split
+    loss_s: float = 0.0
+    verdict_s: float = 0.0  # of the global gradient check
+    update_s: float = 0.0  # of the optimiser, per element
+    rest_s: float = 0.0  # between forward and backward, outside layers
+    code_factor: float = 1.0  # slowdown of codes against their wire's figures
+    start_s: float = 0.0  # until an idle engine starts
+    wake_s: float = 0.0  # until the main thread resumes after a wait
+    ranks: int = 1  # ranks that share a sharded update
+    served: float = 1.0  # largest share of a bucket, of one rank, between hosts
+    ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
+    # Update work of a bucket and of its shards, in elements. None: equal shards.
+    work: Callable[[Bucket], tuple[float, Any]] | None = None
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
+    compute: Callable[[Any], Any] = alike  # from nominal to each rank's
+    noise: Noise = steady
+
+    def work_of(self, bucket: Bucket) -> tuple[float, Any]:
+        return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
+
+    def update_seconds(self, elements: Any) -> Any:
+        """Return the seconds to update these elements; ranks that share a core wait for each other."""
+        if self.ranks_per_core > 1:
+            shared = self.ranks_per_core * np.mean(elements)
+            elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
+        return self.update_s * elements
+
+
+@dataclass(frozen=True)
+class WireCost:
+    """Price a collective linearly in bytes, for buckets without plans."""
+
+    alpha: float  # s of an empty collective
+    beta: float  # s per byte of the buffer
+
+    @classmethod
+    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
+        """Fit two pairs of bytes and seconds, without negative coefficients.
+
+        >>> WireCost.through((100, 2.0), (300, 4.0))
+        WireCost(alpha=1.0, beta=0.01)
+        """
+        beta = max(0.0, (large[1] - small[1]) / max(1, large[0] - small[0]))
+        return cls(max(0.0, small[1] - beta * small[0]), beta)
+
+    def __call__(self, nbytes: float) -> float:
+        return self.alpha + self.beta * nbytes
+
+
+def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
+    probe = cut(layout, [layout.grid])
+    price = route.priced(prices(probe))
+    small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))
+    return WireCost.through(small, large)
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:

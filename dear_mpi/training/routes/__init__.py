@@ -4,9 +4,10 @@
 All names here are public, for route files and for packages that publish a wire (a ``Kind``).
 """
 
-from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall
-from dear_mpi.training.routes.find import FULL, SHARDED, Kind, coded, share, whole
-from dear_mpi.training.routes.route import Route
+from typing import TYPE_CHECKING, Any
+
+from dear_mpi.training.routes.find import FULL, SHARDED
+from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
 from dear_mpi.training.routes.stages import (
     ENGINE,
     MAIN,
@@ -23,21 +24,21 @@ from dear_mpi.training.routes.stages import (
     all_to_all,
     reduce_scatter,
 )
-from dear_mpi.training.routes.wires import Blocks
 
-__all__ = [
-    "ENGINE",
-    "MAIN",
-    "Act",
-    "Blocks",
-    "BucketMemory",
-    "Decode",
-    "Encode",
-    "InRows",
-    "Memory",
-    "OfCodes",
-    "Pack",
-    "Stage",
-]
-__all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
+if TYPE_CHECKING:
+    from dear_mpi.training.routes.codes import Decode, Encode, InRows, Recall
+    from dear_mpi.training.routes.wires import Blocks, Kind, coded, share, whole
+
+__all__ = ["ENGINE", "MAIN", "Act", "Blocks", "BucketMemory", "Decode", "Encode", "InRows", "Memory", "Pack", "Payload"]
+__all__ += ["Recall", "Route", "Shape", "Stage", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
 __all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what compresses when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import dear_mpi.training.routes.codes as codes
+    import dear_mpi.training.routes.wires as wires
+
+    return getattr(wires, name, None) or getattr(codes, name)

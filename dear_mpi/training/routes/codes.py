@@ -19,7 +19,6 @@ SGD, Interspeech 2014; at the owner: Tang et al., DoubleSqueeze, arXiv 1905.0595
 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -29,9 +28,8 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.optimizer import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
+from dear_mpi.training.routes.route import ROW_BYTES, Payload
 from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage, Update
-
-ROW_BYTES = 16  # bytes; each shard's codes are aligned to it
 
 
 class Wire(Protocol):
@@ -43,30 +41,7 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfCodes(Stage):
-    adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
-    act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s
-    wire: Any
-    codes: str
-
-    @abstractmethod
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        """Return the flat buffer's bytes for ``count`` elements, ``longest`` of them in the longest shard.
-
-        ``shapes``: of the tensors, if buckets consist of whole ones.
-        """
-
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s(self.act, count)
-
-    def act_s(self, act: str, count: float, calls: int = 1) -> float:
-        return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithErrors(OfCodes):
+class WithErrors(Payload):
     """Keep what codes lose on each rank's buffer ``error`` for the next gradients; None to drop it."""
 
     error: str | None = None
@@ -92,7 +67,7 @@ class WithErrors(OfCodes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRows(OfCodes):
+class InRows(Payload):
     """Give each shard of the bucket a row, as long as the longest shard's row."""
 
     wire: Wire
@@ -246,7 +221,7 @@ class Recall(Stage):
         return f"recall {self.error}"
 
 
-class OfSelection(OfCodes):
+class Selection(Payload):
     """Give each selected element one of the buffer, in the type of gradients. ``wire``: see ``RandomK``."""
 
     adds_up: ClassVar[bool] = True
@@ -261,7 +236,7 @@ class OfSelection(OfCodes):
         return found
 
 
-class Select(WithErrors, OfSelection):
+class Select(WithErrors, Selection):
     """Select elements of gradients plus ``error``, the buffer of those waiting."""
 
     act: ClassVar[str] = "encode"
@@ -291,7 +266,7 @@ class Select(WithErrors, OfSelection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateSelected(Update, OfSelection):
+class UpdateSelected(Update, Selection):
     act: ClassVar[str] = "decode"
 
     @property

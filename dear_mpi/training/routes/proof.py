@@ -12,8 +12,7 @@ from itertools import pairwise, product
 from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
-from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.route import WAYS, Route, said
+from dear_mpi.training.routes.route import WAYS, Payload, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
 HOSTS = (0, 0, 0)  # ranks: with two, a neighbour is everyone else
@@ -111,7 +110,7 @@ def faults(route: Route, stage: Stage) -> Iterator[tuple[str, str]]:
     if stage.after and (stage not in route.last or stage.after >= stage.every):
         yield buffer, "may be late by less than a round, at the end of the way back"
     levels = (
-        (BETWEEN,) if isinstance(stage, OfCodes) or getattr(stage, "name", "") == "all_to_all" else (INSIDE, BETWEEN)
+        (BETWEEN,) if isinstance(stage, Payload) or getattr(stage, "name", "") == "all_to_all" else (INSIDE, BETWEEN)
     )
     if stage.level not in ("", *levels):
         yield buffer, f"must be of one of the levels {', '.join(levels)}, or of none"
@@ -123,7 +122,7 @@ def faults(route: Route, stage: Stage) -> Iterator[tuple[str, str]]:
         yield min(unknown), "must have this buffer in buffers, with its kind"
     if route.delay and stage.on == ENGINE and not (is_collective and stage.every == route.period > 1):
         yield buffer, "must be a collective of each round: what is late must be nothing else"
-    if isinstance(stage, OfCodes) and stage.wire is not route.codes[stage.codes].wire:
+    if isinstance(stage, Payload) and stage.wire is not route.codes[stage.codes].wire:
         yield stage.codes, "must have the wire that encodes this buffer, the same object"
 
 

@@ -8,14 +8,14 @@ The main thread runs its stages at the start of a way, and the last ones of the 
 engine runs all others in order.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, takewhile
 from math import lcm
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, Shape, Stage, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
@@ -25,6 +25,32 @@ EXTRAS = {
     "second all_gather": Collective(name="all_gather", buffer="values", called="second all_gather"),
 }
 Bucket = TypeVar("Bucket")
+ROW_BYTES = 16  # bytes; each shard's codes are aligned to it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload(Stage):
+    """Work on compressed gradients, in the buffer ``codes``; see ``codes.py``."""
+
+    adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
+    act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s
+    wire: Any
+    codes: str
+
+    @abstractmethod
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
+        """Return the flat buffer's bytes for ``count`` elements, ``longest`` of them in the longest shard.
+
+        ``shapes``: of the tensors, if buckets consist of whole ones.
+        """
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.act_s(self.act, count)
+
+    def act_s(self, act: str, count: float, calls: int = 1) -> float:
+        return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
 @dataclass(frozen=True)
@@ -118,8 +144,8 @@ class Route:
         return tuple(buffer for buffer, kind in self.buffers.items() if kind == "own")
 
     @cached_property
-    def codes(self) -> dict[str, OfCodes]:
-        return {stage.codes: stage for stage in reversed(self.stages) if isinstance(stage, OfCodes)}
+    def codes(self) -> dict[str, Payload]:
+        return {stage.codes: stage for stage in reversed(self.stages) if isinstance(stage, Payload)}
 
     @property
     def sends_gradients(self) -> bool:

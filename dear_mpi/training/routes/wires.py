@@ -18,15 +18,24 @@ Source: Dettmers et al., 8-bit Optimizers, ICLR 2022, section 2.1 (block-wise qu
 section 3.3 (4 bits). Aji and Heafield, Sparse Communication, EMNLP 2017; Lin et al., DGC, ICLR 2018.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
+from dear_mpi.collectives.program.user_file import WithExtras, load_extra
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import CHUNK_BYTES
+from dear_mpi.reporting.units import above_zero, named_values, parse_share
+from dear_mpi.training.routes.codes import Decode, Encode, Recall, Select, UpdateSelected, Wire
+from dear_mpi.training.routes.find import SUMS_BACK, VALUES_BACK
+from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import MAIN, Pack, Stage, Unpack, all_gather, all_to_all, reduce_scatter
 
 BLOCK = 256
 PIECE = 256 * BLOCK  # elements: stays in cache
@@ -185,3 +194,137 @@ class RandomBlocks(RandomK):
     def places(self, count: int, draw: tuple[int, int]) -> Array:
         blocks = RandomK(self.share).places(count // LINE, draw)
         return (blocks[:, None] * LINE + np.arange(LINE)).reshape(-1)
+
+
+def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual", level: str = "") -> Route:
+    """Send gradients as codes and keep each rank's rounding error.
+
+    Args:
+        sharded: gather updated values in their own type; otherwise sums also travel as codes.
+        error: the flat buffer for the rounding error; None to drop it.
+        level: ``between hosts`` to send gradients and sums uncoded inside a host. Each rank then first adds its error
+            to its gradients: after a change of buckets or hosts, it may no longer serve the error's shards.
+    """
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    of_level = codes | {"level": level}
+    out = Encode(**of_level, error=error), all_to_all("codes", level=level), Decode(**of_level, summed=True)
+    first: tuple[Stage, ...] = (reduce_scatter("gradients", level=INSIDE),) if level else ()
+    first = (Recall(error=error), *first) if level and error else first
+    back: tuple[Stage, ...] = VALUES_BACK
+    if not sharded:
+        gathered = (all_gather("gradients", level=INSIDE),) if level else ()
+        sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=level), Decode(**of_level)
+        back = (*sums, *gathered, *SUMS_BACK[1:])
+    return Route(name, (Pack(), *first, *out), back)
+
+
+def selected(name: str, wire: RandomK, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """Send selected gradients and keep the rest for later; ValueError if ``sharded``."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    out = Pack(), Select(**codes, error=error), reduce_scatter("codes")
+    return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Describe a kind of codes.
+
+    Attributes:
+        make: builds the wire from the parsed argument.
+        route: builds the route from name, wire, ``sharded`` and the chosen ``options``; see ``coded``.
+        read: parses the text after the colon; None if none is allowed.
+        example: a text with such an argument.
+        types: parameter types.
+        options: examples of what may follow the argument: ``error=no``, ``between``, ``after=50``.
+    """
+
+    make: Callable[..., Any]
+    route: Callable[..., Route]
+    read: Callable[[str], Any] | None = None
+    example: str = ""
+    types: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    options: tuple[str, ...] = ("error=no",)
+
+
+def share(text: str) -> float:
+    """Parse a share above zero, such as ``1%``; ValueError otherwise."""
+    found = parse_share("the share of a wire", text, 1.0)
+    if not found:
+        raise ValueError(f"the share of a wire must be above 0%, and at most 100%, not {text}")
+    return found
+
+
+def whole(what: str, text: str) -> int:
+    return above_zero(f"{what} of a wire", text)
+
+
+def published(name: str) -> Kind:
+    """Load a package's codes by name; ValueError if the object is no ``Kind``."""
+    found = load_extra("wires", name)
+    if not isinstance(found, Kind):
+        raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {found!r:.60}")
+    return found
+
+
+HOSTS_TOO = ("error=no", "between")
+OURS = {
+    "int8": Kind(Blocks, coded, options=HOSTS_TOO),
+    "int4": Kind(Halves, coded, options=HOSTS_TOO),
+    "fp8": Kind(Eighths, coded, options=HOSTS_TOO),
+    "topk": Kind(TopK, coded, share, "topk:1%", options=HOSTS_TOO),
+    "randomk": Kind(RandomK, selected, share, "randomk:10%"),
+    "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
+}
+CODES = WithExtras[Kind](OURS, "wires", published)
+WIRES = WithExtras[Kind | None](dict.fromkeys(DTYPES) | OURS, "wires", published)  # a type has no codes
+
+
+@dataclass(frozen=True)
+class Code:
+    """Hold the chosen codes; ``how``: options of the route's builder."""
+
+    wire: Any
+    route: Callable[..., Route]
+    how: dict[str, Any] = field(default_factory=dict)
+
+
+def find_code(text: str) -> Code:
+    """Parse a wire text such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
+
+    Raises:
+        ValueError: unknown name, invalid argument, or repeated option.
+
+    >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
+    Code(wire=TopK(share=0.01), route=<function coded at ...>, how={'error': None})
+    """
+    name, *rest = text.split(":")
+    kind = lookup("wire", name, WIRES)
+    options, count = (kind.options, int(kind.read is not None)) if kind else ((), 0)
+    arguments, allowed = rest[:count], {each.partition("=")[0] for each in options}
+    _, named = named_values(f"wire {text!r}", (each if "=" in each else f"{each}=" for each in rest[count:]))
+    wrong = len(arguments) < count or "between=" in rest or any("=" in each or each in allowed for each in arguments)
+    how: dict[str, Any] = {}
+    for option, value in sorted(named.items()):
+        match option, value:
+            case "error", "no":
+                how["error"] = None
+            case "between", "":
+                how["level"] = BETWEEN
+            case "after", _:
+                how["after"] = whole("after", value)
+            case _:
+                wrong = True
+        wrong |= option not in allowed
+    if kind is None or wrong:
+        example = (kind.example if kind else "") or name
+        also = "".join(f", or {example}:{option}" for option in options)
+        raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
+    return Code(kind.make(*map(kind.read, arguments)) if kind.read else kind.make(), kind.route, how)
+
+
+def check_carries(text: str, dtype: str) -> None:
+    types = CODES[text.partition(":")[0]].types
+    if dtype not in types:
+        raise ValueError(f"wire {text!r} carries gradients of {', '.join(types)}, not of {dtype}")

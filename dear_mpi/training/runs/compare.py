@@ -24,12 +24,12 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
 from dear_mpi.reporting.units import check_distinct
-from dear_mpi.training.chosen_route import Wire, check_wires, pairs
+from dear_mpi.training.events import KEPT, Times, waits_s
+from dear_mpi.training.events.profiler import Profiler
+from dear_mpi.training.events.recorder import Recorder, Show
+from dear_mpi.training.fabric.plan_cost import communication, traffic
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.log import KEPT, Times, waits_s
-from dear_mpi.training.plan_cost import communication, traffic
-from dear_mpi.training.profiler import Profiler
-from dear_mpi.training.recorder import Recorder, Show
+from dear_mpi.training.options import Wire, check_wires, pairs
 from dear_mpi.training.routes.route import WAYS
 from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.runs.config import Config

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dear_mpi.collectives.program.extras import WithExtras
-from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.program.user_file import WithExtras, is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives import all_to_all
-from dear_mpi.collectives.program.partition import Partition, chunk_bounds
+from dear_mpi.collectives.program.program import Partition, chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
@@ -36,8 +36,8 @@ from dear_mpi.models.synthetic import (
 from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.training.flat_buffer.parameters import key_of, sha256, trained
-from dear_mpi.training.log import Times, middle
+from dear_mpi.training.buckets.layout import key_of, sha256, trained
+from dear_mpi.training.events import Times, middle
 from dear_mpi.training.runs.config import Config, kind_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session
@@ -213,7 +213,7 @@ def timing(
 
     Args:
         blocks: series of iterations.
-        network: see ``communication`` in ``training/plan_cost.py``.
+        network: see ``communication`` in ``training/fabric/plan_cost.py``.
         fill, early: uncounted iterations of each block, except its last one, and uncounted blocks.
         period: iterations of a sync interval.
         parts: of a batch.

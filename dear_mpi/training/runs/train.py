@@ -11,14 +11,14 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.log import KEPT, Times
-from dear_mpi.training.plan_cost import communication
-from dear_mpi.training.profiler import Profiler
-from dear_mpi.training.recorder import Recorder, Show
+from dear_mpi.training.events import KEPT, Times
+from dear_mpi.training.events.profiler import Profiler
+from dear_mpi.training.events.recorder import Recorder, Show
+from dear_mpi.training.events.spans import Recording
+from dear_mpi.training.fabric.plan_cost import communication
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.spans import Recording
 from dear_mpi.training.trainer import TrainingError
 
 # A resumed run reaches the same bits with these settings, the model, wire format, optimiser, and as many ranks.
@@ -78,7 +78,7 @@ def train(
 
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
-        profile: file for the layer times (``training/profile.py``).
+        profile: file for the layer times (``training/events/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
 

@@ -14,10 +14,9 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; pr
 
 from collections.abc import Sequence
 
+from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
-from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
-from dear_mpi.training.flat_buffer.bucket import Bucket
+from dear_mpi.training.fabric.order import Key, Nominal, Sequenced, chains_of, list_scheduled, turns_of
 from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Late
 
 
@@ -53,7 +52,7 @@ class Dear(BackPipe, FeedPipe):
 class DearEager(Dear):
     """Let both halves of the first buckets overtake late reduce-scatters.
 
-    List scheduling decides once, from measured times (``fabric/costs.py``): a heuristic, so the virtual fabric compares
+    List scheduling decides once, from measured times (``fabric/order.py``): a heuristic, so the virtual fabric compares
     an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling must
     first see all gradients, gathers come last.
     """

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
+from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.costs import Nominal
-from dear_mpi.training.fabric.order import Sequenced
-from dear_mpi.training.flat_buffer.bucket import Bucket
+from dear_mpi.training.fabric.order import Nominal, Sequenced
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.route import Route
 
@@ -32,7 +31,7 @@ class Schedule:
     Attributes:
         collectives: those it starts; their plans are made before training.
         extras: further ones: ``negotiation`` or ``second all_gather``.
-        fusion: its source's bucket policy, for ``--fusion own``; see ``borders`` in ``fusion.py``.
+        fusion: its source's bucket policy, for ``--fusion own``; see ``borders`` in ``fusion/``.
         foresees: whether to call ``orders`` once layers and collectives have been timed.
         options: parsers by attribute, for names such as ``bytescheduler:credit=8``.
         order: of collectives between backward passes; None: of their starts.

@@ -9,8 +9,8 @@ fsdp   | forward 0 1 2 3        | backward 3 2 1 0             | ...
 from collections import deque
 from typing import Any, ClassVar
 
+from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Options, Schedule, yes_or_no
 

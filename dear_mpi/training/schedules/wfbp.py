@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from dear_mpi.reporting.units import above_zero
+from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
-from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.flat_buffer.bucket import Bucket
+from dear_mpi.training.fabric.order import Key, Nominal, chains_of, list_scheduled
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options, Schedule
 
 

@@ -13,7 +13,7 @@ from dear_mpi.collectives.program.program import Algorithm, Program, write_progr
 from dear_mpi.collectives.program.user_file import load
 from dear_mpi.contrib.pages.algorithms import MEANINGS
 from dear_mpi.contrib.pages.steps import steps_of
-from dear_mpi.see.proof import PROMISES, prove_messages
+from dear_mpi.see.explain import PROMISES, prove_messages
 
 MOST_RANKS = 8
 ITEMSIZE = 4

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from dear_mpi.see.proof import told
+from dear_mpi.see.explain import told
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import Proof, RouteError, prove
 from dear_mpi.training.routes.route import Route, when

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Bucket, Cut, Layout
+from dear_mpi.training.events import KEPT
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Run, rank_of
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
+from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.log import KEPT
 from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
-from dear_mpi.training.spans import COMPUTE, WIRE, Run, rank_of
 from dear_mpi.training.virtual_trainer import Prediction, VirtualTrainer, predict, rehearse
 
 ELEMENTS = 1 << 18  # of each layer: 1 MiB

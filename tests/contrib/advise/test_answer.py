@@ -14,7 +14,7 @@ from dear_mpi.contrib.advise.observed import Wrapped
 from dear_mpi.contrib.advise.output import paragraph, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.events.profile import Profile, Tensor, Use
 from tests.cli_checks import invoke
 
 LAYERS = 8

@@ -16,7 +16,7 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.algorithms.themis import split
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes, parse_links
-from dear_mpi.training.plan_cost import network_of
+from dear_mpi.training.fabric.plan_cost import network_of
 from tests.provenance import BELOW, Watch, write_page
 
 PAGE = "docs/benchmarks/dimensions.md"

@@ -12,7 +12,7 @@ from dear_mpi.collectives.program.hosts import Blocks
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.see import proof
+from dear_mpi.see import explain as proof
 from dear_mpi.simulate.prices import Prices, find_stand_ins
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dear_mpi.collectives import MismatchError, all_gather, all_reduce, programs, reduce_scatter, verify
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.see.proof import PROOFS
+from dear_mpi.see.explain import PROOFS
 from tests.contrib.algorithms.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
 
 MANY = LARGE // SEGMENT

@@ -10,10 +10,11 @@ from rich.console import Console
 
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import KINDS, Notes, Part, StepSpan, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import KINDS, Notes, Part
 from dear_mpi.contrib.analysis.steps import show, steps_of, total_us, traced, words_of
 from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.world import run_world
+from dear_mpi.training.events.spans import StepSpan, spans_of, starts_of
 
 LATE_S = 0.02
 

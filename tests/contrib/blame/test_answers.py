@@ -14,10 +14,10 @@ from dear_mpi.contrib.blame.graph import Link, Sort
 from dear_mpi.contrib.blame.job import Blamer
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline import TimelineFiles, read_timeline
-from dear_mpi.training.recorder import first_noted, without_notes_before
+from dear_mpi.training.events.recorder import first_noted, without_notes_before
+from dear_mpi.training.events.spans import Iteration, Rank
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import FILL, train
-from dear_mpi.training.spans import Iteration, Rank
 from tests.cli_checks import invoke
 from tests.training_checks import settings
 

@@ -17,15 +17,14 @@ from dear_mpi.contrib.blame.threads import HELD, MainThread
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline import read_timeline, write_saved
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.events.recorder import recorded
+from dear_mpi.training.events.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.recorder import recorded
+from dear_mpi.training.fabric.virtual import Costs, of_rank
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule
-from dear_mpi.training.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
 

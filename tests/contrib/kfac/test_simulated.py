@@ -15,10 +15,10 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
-from dear_mpi.training.flat_buffer.owners import Ownership
-from dear_mpi.training.plan_cost import modelled_s
-from dear_mpi.training.profile import Profile, Tensor, Use
-from dear_mpi.training.profiler import Profiler
+from dear_mpi.training.buckets.owners import Ownership
+from dear_mpi.training.events.profile import Profile, Tensor, Use
+from dear_mpi.training.events.profiler import Profiler
+from dear_mpi.training.fabric.plan_cost import modelled_s
 
 SIDES = Sides(3, 2)
 ROWS = 10

@@ -12,7 +12,7 @@ from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
-from dear_mpi.training.spans import LANES
+from dear_mpi.training.events.spans import LANES
 from tests.cli_checks import succeed
 from tests.markdown import ROOT
 

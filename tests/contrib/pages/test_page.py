@@ -9,8 +9,7 @@ from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.contrib.pages.algorithms import write_algorithms
 from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
-from dear_mpi.see.explain import Asked
-from dear_mpi.see.proof import Replayed
+from dear_mpi.see.explain import Asked, Replayed
 from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 

@@ -14,7 +14,7 @@ from dear_mpi.contrib.look import COLORS
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
-from dear_mpi.training.spans import COMPUTE, WIRE
+from dear_mpi.training.events.spans import COMPUTE, WIRE
 
 PICTURE = Path("docs/pictures/three-schedules.svg")
 SCHEDULES = ("wfbp", "dear", "dear-eager")

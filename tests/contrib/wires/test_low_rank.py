@@ -12,7 +12,7 @@ from dear_mpi.contrib.wires.low_rank import LEFT, LowRank, multiply, orthonormal
 from dear_mpi.contrib.wires.low_rank_stages import Expand, OfFactors
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.buckets.layout import Layout
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.routes.codes import Recall
 from dear_mpi.training.routes.find import find_route

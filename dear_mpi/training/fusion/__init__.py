@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.flat_buffer.bucket import Cut, Layout, cut
+from dear_mpi.training.buckets.layout import Cut, Layout, cut
 
 USUAL = "25MB"  # as in DeAR's published code and PyTorch's DDP
 MOST_BUCKETS = 100_000

@@ -11,11 +11,13 @@ Cutting buckets anew moves no byte. A parameter with its own memory (``rebind=Fa
 gradient is packed; its value is unpacked, and read before an update.
 """
 
+from __future__ import annotations
+
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +28,13 @@ from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
-from dear_mpi.training.flat_buffer.owners import Owners, Sharing
-from dear_mpi.training.flat_buffer.parameters import Call, flat_dtype, held, of_tensors, readers, trained
-from dear_mpi.training.learning_rate import Rate, checked
+from dear_mpi.training.buckets.layout import Bucket, Call, Cut, Layout, flat_dtype, held, of_tensors, readers, trained
+from dear_mpi.training.buckets.owners import Owners, Sharing
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
+
+if TYPE_CHECKING:
+    from dear_mpi.training.learning_rate import Rate
 
 ALONE = Owners()  # of the only rank
 
@@ -180,8 +183,11 @@ class Arena:
         return [parameter.name for parameter in self.parameters]
 
     def optimizer_at(self, update: int) -> Optimizer:
-        rate = self.learning_rate
-        return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
+        if self.learning_rate is None:
+            return self.optimizer
+        from dear_mpi.training.learning_rate import checked
+
+        return replace(self.optimizer, lr=checked(self.learning_rate, update))
 
     def add_tied(self, call: int) -> None:
         """Add later layer calls' gradients to the owner's, which ends backward."""

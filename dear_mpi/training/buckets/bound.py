@@ -14,8 +14,8 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import UpdateCall, updater
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.bucket import Bucket
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.buckets.layout import Bucket
 
 READINESS = "readiness"  # a byte per tensor, set if it is ready everywhere
 WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; a NaN in all types of that size

@@ -28,9 +28,9 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.buckets.layout import sha256
 from dear_mpi.training.fabric.statistic import LossScale
-from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.parameters import sha256
 from dear_mpi.training.group import WorkerGroup
 
 FORMAT = 1

@@ -29,10 +29,10 @@ import numpy as np
 
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.reporting.units import parse_bytes, plural
-from dear_mpi.training.flat_buffer.bucket import Layout
+from dear_mpi.training.buckets.layout import Layout
+from dear_mpi.training.events.profiler import WARM, Profiler
 from dear_mpi.training.fusion import USUAL, Trial, Tuning, borders, fused
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.profiler import WARM, Profiler
 from dear_mpi.training.virtual_trainer import predict
 
 TRIALS = 10  # as in DeAR's published code

@@ -13,8 +13,8 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.fabric.costs import Price, WireCost
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.virtual import Price, WireCost
 from dear_mpi.training.routes.stages import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of one plan, and of all buckets' plans; the best run counts

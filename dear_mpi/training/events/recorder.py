@@ -11,9 +11,9 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.log import KEPT
+from dear_mpi.training.events import KEPT
+from dear_mpi.training.events.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
 from dear_mpi.training.session import Session
-from dear_mpi.training.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
 
 Show: TypeAlias = Callable[[Timeline], object]  # writes it to files, for example
 FACTS = (

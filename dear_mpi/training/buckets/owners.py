@@ -21,11 +21,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.reporting.units import decimal
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
+from dear_mpi.training.buckets.layout import Bucket, Cut, Layout
 
 MEASURED = "measured"
 Weights: TypeAlias = tuple[float, ...]

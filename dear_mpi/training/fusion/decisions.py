@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.training.fabric.costs import Costs, whole_cost
+from dear_mpi.training.buckets.layout import Cut
+from dear_mpi.training.buckets.owners import MEASURED, measured
 from dear_mpi.training.fabric.order import Sequenced
-from dear_mpi.training.flat_buffer.bucket import Cut
-from dear_mpi.training.flat_buffer.owners import MEASURED, measured
+from dear_mpi.training.fabric.virtual import Costs, whole_cost
 from dear_mpi.training.fusion import USUAL, PassTimes, Tuning, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
 
 if TYPE_CHECKING:
-    from dear_mpi.training.profiler import Profiler
+    from dear_mpi.training.events.profiler import Profiler
 
 TIMED = 2  # iterations, after the first one
 
@@ -74,7 +74,7 @@ class Decisions:
         foresees = any(schedule.foresees for schedule in schedules.values())
         tuning = None
         if (way := fusion.partition(":")[0]) in ("auto", "bo"):
-            from dear_mpi.training.tuning import ByPrediction, ByTrials  # few sessions tune
+            from dear_mpi.training.fusion.tuning import ByPrediction, ByTrials  # few sessions tune
 
             kind = ByTrials if way == "bo" else ByPrediction
             tuning = kind(group, fusion, before=(1 + TIMED) * foresees)
@@ -159,7 +159,7 @@ class Decisions:
         elif name in self.waiting:
             profiler = self.waiting[name]
             if profiler is None:
-                from dear_mpi.training.profiler import Profiler  # few schedules wait
+                from dear_mpi.training.events.profiler import Profiler  # few schedules wait
 
                 self.waiting[name] = Profiler(self.group, name)
                 return

@@ -26,12 +26,12 @@ from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
-from dear_mpi.training.fabric.costs import Costs, Price
+from dear_mpi.training.events import EXCHANGE, Record, fold, middle
+from dear_mpi.training.events.profile import Profile, Tensor, Use
 from dear_mpi.training.fabric.order import SUMS
+from dear_mpi.training.fabric.plan_cost import WirePrices, plan_s
+from dear_mpi.training.fabric.virtual import Costs, Price
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log import EXCHANGE, Record, fold, middle
-from dear_mpi.training.plan_cost import WirePrices, plan_s
-from dear_mpi.training.profile import Profile, Tensor, Use
 
 OF_NO_BUCKET = {kind for kind, _ in SUMS}
 

@@ -16,15 +16,16 @@ from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dear_mpi.collectives.plans.notes import Flow, Noted, StepSpan, flows_of, said_of, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.clock import Aligned
-from dear_mpi.training.log import EXCHANGE, Log, Record
+from dear_mpi.training.events import EXCHANGE, Log, Record
 
 T = TypeVar("T", "Span", "Iteration")
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
+AS = {"starting": "transfer", "device": "waiting"}  # kinds of calls in the lane ``steps``
 
 
 class Span(NamedTuple):
@@ -69,6 +70,92 @@ class Rank:
         for span in self.spans:
             if span.kind == kind and 2 * iteration.begin_s <= span.begin_s + span.end_s <= 2 * iteration.end_s:
                 yield span
+
+
+Ranks: TypeAlias = Mapping[int, Noted]
+"""One collective on its ranks, on one clock."""
+
+End: TypeAlias = tuple[int, int, int | None, int, bool]
+"""An end of a message: rank, peer, step, number in the step, incoming."""
+
+
+class StepSpan(NamedTuple):
+    kind: str
+    step: int | None
+    peer: int | None
+    begin_s: float
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+class Flow(NamedTuple):
+    """A message, from the sender's start to the receiver's end."""
+
+    sender: int
+    begin_s: float
+    receiver: int
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def end_of(rank: int, part: Part) -> End:
+    assert part.peer is not None, "it is an end of a message"
+    return rank, part.peer, part.step, part.number, part.incoming
+
+
+def other_end(rank: int, part: Part) -> End:
+    rank, peer, step, number, incoming = end_of(rank, part)
+    return peer, rank, step, number, not incoming
+
+
+def starts_of(ranks: Ranks) -> dict[End, float]:
+    """Return when each message was started; raising a counter (without a peer) tells all other ranks."""
+    return {
+        end_of(rank, part._replace(peer=peer)): begin_s
+        for rank, noted in ranks.items()
+        for part, begin_s, _ in noted.calls()
+        if part.kind == "starting"
+        for peer in (set(ranks) - {rank} if part.peer is None else {part.peer})
+    }
+
+
+def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[StepSpan]:
+    """Yield a rank's calls; waits are cut at the peer's start."""
+    for part, begin_s, end_s in noted.calls():
+        kind = AS.get(part.kind, part.kind)
+        if kind == "ending":
+            peers_s = starts.get(other_end(rank, part))
+            if peers_s is None:
+                kind = "either"
+            else:
+                kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
+                if until_s > begin_s:
+                    yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
+                    begin_s = until_s
+        yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
+
+
+def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
+    for rank, noted in ranks.items():
+        for part, _, end_s in noted.calls():
+            if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
+                yield Flow(end_of(rank, part)[1], begin_s, rank, end_s, part)
+
+
+def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
+    part = span.part
+    known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
+    if part.kind in ("starting", "ending"):
+        known |= {"message": part.number, "direction": "receive" if part.incoming else "send"}
+    return known | {"chunk": part.chunk, "bytes": part.nbytes, "call": part.kind}
 
 
 @dataclass(frozen=True)
