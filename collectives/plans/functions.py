@@ -92,7 +92,7 @@ def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
     return CachedPlans.of(transport_of(comm))(collective, x, **options)
 
 
-SMALL_BYTES = 64 * 1024  # below: two copies cost little
+COPIED_BYTES = 64 * 1024  # below: two copies cost little
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # buffers owned by cached plans
 MOST_ARRAYS = 8  # bound per plan at a time
@@ -198,7 +198,7 @@ class CachedPlan:
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
-        self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.private = call.nbytes <= COPIED_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
