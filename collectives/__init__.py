@@ -32,7 +32,7 @@ HOMES = {
     "plans.make_plan": ("make_plan", "transport_of"),
     "plans.plan": ("Plan",),
     "program.errors": ("CollectiveError", "MismatchError", "ProgramError", "TransportError"),
-    "program.partition": ("Partition", "chunk_bounds"),
+    "program.program": ("Partition", "chunk_bounds"),
     "program.verify": ("verify",),
     "transports.transport": ("Transport",),
 }

@@ -16,6 +16,7 @@ from dear_mpi.models.layers import Dense
 from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
+from dear_mpi.training.fabric.order import Step
 from dear_mpi.training.routes.wires import CODES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
@@ -25,6 +26,11 @@ README = str(Path(__file__).parent.parent / "README.md")
 # Of schedules one of each kind: everything behind the backward pass, as soon as it can be, with further plans of a
 # bucket, and in an order that is decided from times. For tests of something else than the schedule.
 KINDS = ("sequential", "wfbp", "fsdp", "dear-eager")
+
+
+def started(engine, run, label, key=("plan", 0)):
+    return engine.submit(key, label, lambda turn: [Step(*key, label, run)])
+
 
 OF_EXTRAS = {"acp", "powersgd", "noise", "sketch"}  # wires
 

@@ -92,7 +92,7 @@ def once(collective: str, x: Array, comm: Any, options: Mapping[str, Any]) -> Ar
     return CachedPlans.of(transport_of(comm))(collective, x, options)
 
 
-SMALL_BYTES = 64 * 1024  # below: two copies cost little
+COPIED_BYTES = 64 * 1024  # below: two copies cost little
 BARRIER = {"algorithm": "recursive_doubling"}
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # buffers owned by cached plans
@@ -210,7 +210,7 @@ class CachedPlan:
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
-        self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.private = call.nbytes <= COPIED_BYTES or (self.scatters and self.into)
         self.short = self.private and not (self.into or self.scatters or self.gathers)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 

@@ -39,7 +39,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # some of RUNNER have no programs
-SMALL_BYTES = 16 * 1024  # in shared memory, below: one barrier and a copy beat two barriers
+PRIVATE_BYTES = 16 * 1024  # in shared memory, below: one barrier and a copy beat two barriers
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
 WINDOW_BYTES = 1 << 20
@@ -95,7 +95,7 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
 
     Under ``auto`` a rule decides (without a collective: any).
     """
-    if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
+    if len(set(hosts)) > 1 or nbytes <= PRIVATE_BYTES:
         return False
     rules = rules_of(algorithm)
     if rules is None:

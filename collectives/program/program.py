@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 
 from dear_mpi.collectives.program.hosts import Rates
 
+__all__ = ["Partition", "chunk_bounds"]  # in ``dear_mpi.collectives``
+
 T = TypeVar("T")
 
 

@@ -32,7 +32,7 @@ CONTRIB = "dear_mpi.contrib."
 
 WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)
-MOST = 500  # characters of an error
+ERROR_CHARACTERS = 500  # characters of an error
 LIMIT_S = 10.0  # seconds without progress: user code takes milliseconds
 LOOK_S = 0.05
 PARSING = threading.Lock()  # in several threads at once, ast.parse fails at random (Python 3.11.7)
@@ -124,7 +124,7 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
     except (KeyboardInterrupt, Endless):
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command silently
-        said = textwrap.shorten(str(error), MOST, placeholder="...")
+        said = textwrap.shorten(str(error), ERROR_CHARACTERS, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 
 

@@ -18,9 +18,9 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.stats import Median
 
-MOST, MOST_US = 10**15, 86400e6  # limits of a measurable row; a day
-Size = Annotated[int, Meta(ge=0, le=MOST)]
-Count = Annotated[int, Meta(ge=1, le=MOST)]
+MOST_COUNTED, MOST_US = 10**15, 86400e6  # limits of a measurable row; a day
+Size = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
+Count = Annotated[int, Meta(ge=1, le=MOST_COUNTED)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s

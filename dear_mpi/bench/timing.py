@@ -152,8 +152,8 @@ def decided_start(world: World, conditions: Conditions) -> str:
     return AtBarrier.name
 
 
-SMALL_BYTES = 64 * 1024
-CALLS = 100, 10  # in sequence: of small buffers, of others
+FEW_CALLS_BYTES = 64 * 1024
+CALLS = 100, 10  # in sequence: of buffers up to these bytes, of others
 COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
@@ -277,7 +277,7 @@ class Interleaved:
         data.clear()
         self.transport.barrier()
         marks = () if self.case.device == "cpu" else (mark, self.stream.seconds)
-        return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES], *marks), errors
+        return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > FEW_CALLS_BYTES], *marks), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
         """Return samples with all ranks in time, by timed rank, for a part of a call; count the others."""

@@ -129,7 +129,7 @@ def shares(amounts: Sequence[float]) -> list[float]:
 
 
 GRADIENT_SCALE = 1e-3
-EXCHANGE = "pairwise", "all_to_all"  # algorithm, collective
+ALL_TO_ALL = "pairwise", "all_to_all"  # algorithm, collective
 
 
 class ComputeTime:

@@ -128,24 +128,11 @@ def quantile(above: float, freedom: int) -> float:
     return high
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple tests under any dependence (Holm, 1979).
-
-    >>> holm([0.04, 0.01, 0.5])
-    [0.08, 0.03, 0.5]
-    """
-    adjusted, worst = [1.0] * len(chances), 0.0
-    for passed, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
-        worst = max(worst, (len(chances) - passed) * chances[place])
-        adjusted[place] = min(1.0, worst)
-    return adjusted
-
-
 BATCHES = 20  # at most
 IN_BATCH = 3  # turns, at least
 TRIMMED = 0.2  # batches dropped at each end
 LEAST = 1e-12  # avoids the logarithm of 0: a coarse clock's sample
-MOST = 700.0  # a logarithm: its exponential is finite
+LARGEST = 700.0  # a logarithm: its exponential is finite
 
 
 @dataclass(frozen=True)
@@ -162,7 +149,7 @@ class Batches:
         mean, error, freedom = trimmed(ratios)
         below, above = (quantile(chance, freedom) * error for chance in (0.025 / tests, 0.025))
         ends = value, min(value, mean) - below, max(value, mean) + above
-        return Median(*(math.exp(max(-MOST, min(end, MOST))) for end in ends))
+        return Median(*(math.exp(max(-LARGEST, min(end, LARGEST))) for end in ends))
 
 
 def trimmed(ratios: Array) -> tuple[float, float, int]:

@@ -17,7 +17,7 @@ from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.models.synthetic import EXCHANGE
+from dear_mpi.models.synthetic import ALL_TO_ALL
 from dear_mpi.reporting.units import grouped, parse_straggler
 from dear_mpi.simulate.model import Model, compute_keys, model_of
 from dear_mpi.simulate.network import Machine, read_network
@@ -118,8 +118,7 @@ class Scenario:
         return price
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
-        stage, *others = route.collectives(collective) or [None]
-        if stage is None or others or stage.op != "sum" or stage.buffer in route.codes:
+        if (stage := route.divisible(collective)) is None:
             return 1
         return portions_of(self.nbytes(route, stage, bucket), self.prices.ranks, self.prices.segment_bytes)
 
@@ -132,7 +131,7 @@ class Scenario:
     def exchange_s(self) -> dict[int, float]:
         grain = self.prices.ranks * self.prices.itemsize
         sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
-        priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
+        priced = {use: self.prices.one_s(*ALL_TO_ALL, nbytes) for use, nbytes in sizes.items()}
         return {**self.model.costs.exchange_s, **priced}
 
     def few_s(self, nbytes: int = 1) -> float:

@@ -180,7 +180,7 @@ class WorkerGroup:
             fabric.wait_for(handle)
             for stage in route.last:
                 if stage.after:
-                    fabric.carry_out(stage, bucket, 1.0)
+                    fabric.run(stage, bucket, 1.0)
         fabric.late.clear()
         how: dict[str, Any] = {"algorithm": "auto", "op": "average", "alike": True}
         with make_plan("all_reduce", self.arena.values, self.world.transport, **how) as plan:

@@ -42,7 +42,7 @@ from dear_mpi.training.trainer import Model
 
 S = TypeVar("S", bound="Session")
 REPORT_S = 30.0
-MOST = 300  # characters of a model's description
+LONGEST = 300  # characters of a model's description
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # for messages
 DIFFER = "the ranks no longer train one model, as where forward changes a parameter in place"
 
@@ -260,7 +260,7 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
 
 def shortened(text: str) -> str:
     """Return a text that ranks compare; a long one ends in a checksum."""
-    return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
 def number_of_targets(total: Any) -> int:

@@ -67,7 +67,7 @@ def test_same_bits_on_all_ranks(dtype, algorithm):
 def test_any_call_in_shared_memory_is_exact(size, mailboxes_up_to, case):
     """In buffers and by mailboxes, of one block for each shard and of several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "SMALL_BYTES", mailboxes_up_to)
+        patch.setattr(shared, "PRIVATE_BYTES", mailboxes_up_to)
         patch.setattr(shared, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
 

@@ -19,7 +19,8 @@ from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.schedules import SCHEDULES, DearEager, Schedule
+from dear_mpi.training.schedules import SCHEDULES, Schedule
+from dear_mpi.training.schedules.dear import DearEager
 from tests.training_checks import settings
 
 FORESEEING = [name for name, kind in SCHEDULES.items() if kind.foresees and kind.take is Schedule.take]  # an order

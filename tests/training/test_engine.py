@@ -7,12 +7,15 @@ import pytest
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.training.fabric.engine import Engine
+from tests.training_checks import started
 
 
 def test_plans_run_in_order_on_another_thread():
     log = []
     with Engine(host_streams()) as engine:
-        handles = [engine.start(lambda n=n: log.append((n, threading.current_thread().name)), f"{n}") for n in range(5)]
+        handles = [
+            started(engine, lambda n=n: log.append((n, threading.current_thread().name)), f"{n}") for n in range(5)
+        ]
         handles[-1].wait()
     assert log == [(n, "engine") for n in range(5)]
 
@@ -20,8 +23,8 @@ def test_plans_run_in_order_on_another_thread():
 def test_leaving_finishes_what_was_started_and_ends_the_thread():
     log, gate = [], threading.Event()
     with Engine(host_streams()) as engine:
-        engine.start(gate.wait, "gate")
-        engine.start(lambda: log.append("done"), "last")
+        started(engine, gate.wait, "gate")
+        started(engine, lambda: log.append("done"), "last")
         gate.set()
     assert log == ["done"]
     assert not engine.thread.is_alive()
@@ -33,9 +36,9 @@ def test_a_failure_is_raised_where_it_is_awaited_and_stops_what_follows():
 
     log = []
     with Engine(host_streams()) as engine:
-        engine.start(lambda: log.append("before"), "before").wait()
-        failed = engine.start(fail, "reduce_scatter of bucket 3")
-        after = engine.start(lambda: log.append("after"), "all_gather of bucket 3")
+        started(engine, lambda: log.append("before"), "before").wait()
+        failed = started(engine, fail, "reduce_scatter of bucket 3")
+        after = started(engine, lambda: log.append("after"), "all_gather of bucket 3")
         with pytest.raises(CollectiveError, match="reduce_scatter of bucket 3 failed: no such chunk"):
             failed.wait()
         with pytest.raises(

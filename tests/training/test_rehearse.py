@@ -412,7 +412,7 @@ def test_an_order_is_kept_on_all_ranks_however_late_they_come(seed):
                 for index in delays.sample(range(4), 4):  # each rank in an order of its own
                     time.sleep(delays.random() * 0.002)
                     key = "all_gather", index
-                    handles.append(engine.start(plan(key), str(key), key))
+                    handles.append(training_checks.started(engine, plan(key), str(key), key))
                 for handle in handles:
                     handle.wait()
         ran[transport.rank] = log
@@ -435,10 +435,10 @@ def test_same_bits_with_an_order(tmp_path):
 def test_the_order_is_not_changed_within_an_iteration():
     with Engine(host_streams()) as engine:
         engine.follow([("all_gather", 0), ("all_gather", 1)])
-        engine.start(lambda: None, "first", ("all_gather", 0)).wait()
+        training_checks.started(engine, lambda: None, "first", ("all_gather", 0)).wait()
         with pytest.raises(ValueError, match="within an iteration: it is the turn of the all_gather of bucket 1"):
             engine.follow(None)
-        engine.start(lambda: None, "second", ("all_gather", 1)).wait()
+        training_checks.started(engine, lambda: None, "second", ("all_gather", 1)).wait()
         engine.follow(None)
 
 

@@ -48,7 +48,7 @@ class Updates:
         fabric, begin = session.group.fabric, perf_counter()
         for stage in (stage for stage in fabric.route.stages if isinstance(stage, Update)):
             for bucket in fabric.buckets:
-                fabric.carry_out(stage, bucket, 1.0)
+                fabric.run(stage, bucket, 1.0)
         return perf_counter() - begin
 
 

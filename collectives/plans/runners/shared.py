@@ -19,7 +19,7 @@ from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
-from dear_mpi.collectives.plans.tuning import SMALL_BYTES
+from dear_mpi.collectives.plans.tuning import PRIVATE_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.counters import CounterBarrier, Line
 from dear_mpi.collectives.transports.transport import Transport
@@ -92,7 +92,7 @@ def reach_for(task: Task, counters: Line | None) -> Reach | None:
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
     share = Share(call.partition(transport.size), transport.rank, block, at_once)
-    arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
+    arrays = transport.reach(buffer) if on_host and buffer.nbytes > PRIVATE_BYTES else None
     mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
     if mailboxes:
         count = 2 * max(share.mailbox_room, 1)  # an empty array is in no block

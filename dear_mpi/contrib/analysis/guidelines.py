@@ -26,8 +26,9 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.contrib.analysis.diff import holm
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, tail
 from dear_mpi.reporting.units import format_bytes, grouped
 
 Term: TypeAlias = tuple[Row, int]  # a call, its repetitions

@@ -1,4 +1,4 @@
-"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``collectives/plans/notes.py``).
+"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``training/events/spans.py``).
 
 A rank's calls are sequential, so times in and outside of steps add up to the collective's.
 """

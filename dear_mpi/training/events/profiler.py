@@ -60,7 +60,7 @@ def wakes_s(record: Record) -> Iterator[float]:
 __all__ = ["Profiler"]
 
 WARM = 2  # uncounted iterations, if there are more: the first one ends with a flush
-MOST = 1000  # kept iterations
+KEPT_SAMPLES = 1000  # kept iterations
 
 
 class Profiler:
@@ -68,7 +68,7 @@ class Profiler:
 
     def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
         self.group, self.schedule = group, schedule or next(iter(group.schedules))
-        self.samples = deque[Array](maxlen=MOST)
+        self.samples = deque[Array](maxlen=KEPT_SAMPLES)
         self.noted, self.update_s = 0, 0.0
         self.carried_s: dict[tuple[str, int], float] = {}
 

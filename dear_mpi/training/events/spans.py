@@ -4,6 +4,14 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
         steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 
+Notes of all ranks split the time of a collective:
+
+    rank 1   started its end of the message:            |
+    rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
+
+A wait is *waiting* until the peer starts its end of the message, then *transfer*, as are calls that start messages.
+Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
+
 ``merged`` refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
 

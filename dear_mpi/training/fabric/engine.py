@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
@@ -19,7 +18,7 @@ from dear_mpi.collectives.launch.launcher import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.events import Log
-from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
+from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Steps, Turn
 
 GRACE_S = 2.0  # plans end by themselves after an error on all ranks, maybe not after one on a single rank
 
@@ -33,7 +32,7 @@ def check_process(process: int) -> None:
 class PlanHandle(Handle):
     """Represent running steps: their buffers belong to the engine until ``wait`` returns."""
 
-    def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
+    def __init__(self, key: Key, label: str, steps: Steps, streams: Streams) -> None:
         super().__init__(key, label, steps)
         self.streams, self.process = streams, os.getpid()
         self.ready, self.done = streams.compute.mark(), None  # after the buffer was written, and after the last step
@@ -84,10 +83,7 @@ class Engine:
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
-        return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
-
-    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
+    def submit(self, key: Key, label: str, steps: Steps) -> PlanHandle:
         """Run steps in each turn of ``key``; ``label`` names them in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)

@@ -21,7 +21,19 @@ from typing import Any, ClassVar, NoReturn
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events import Log
-from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
+from dear_mpi.training.fabric.order import (
+    SUMS,
+    VERDICT,
+    Delayed,
+    Handle,
+    Key,
+    Sequenced,
+    Step,
+    Steps,
+    Turn,
+    completed,
+    sliced,
+)
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
@@ -55,7 +67,7 @@ class Fabric(ABC):
         self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
 
     @abstractmethod
-    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
+    def submit(self, key: Key, label: str, steps: Steps) -> Handle:
         """Let the engine run these steps in each turn of a key."""
 
     @abstractmethod
@@ -67,7 +79,7 @@ class Fabric(ABC):
         """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
-    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+    def run(self, stage: Stage, bucket: Bucket, factor: float) -> None:
         """Run a stage on this thread."""
 
     @abstractmethod
@@ -112,14 +124,14 @@ class Fabric(ABC):
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
 
-        If the engine updates between both ways, the way back starts by itself. ``do`` waits for a result of a later
-        iteration; the returned handle is then over.
+        If the engine updates between both ways, the way back starts by itself. ``run_due`` waits for a result of a
+        later iteration; the returned handle is then over.
         """
         self.rules.start(collective, bucket)
         reducing, jobs = reduces(collective), self.route.jobs[collective]
         if reducing:
             self.sent_in[bucket] = self.iteration
-        self.do(self.route.begins[collective], bucket)
+        self.run_due(self.route.begins[collective], bucket)
         key = collective, bucket.index
         stages = [stage for stage in self.due(jobs[0], bucket) if stage is not LOOK or self.judged]
         if not self.route.delay:
@@ -135,7 +147,7 @@ class Fabric(ABC):
             self.count_out()
         return handle
 
-    def do(self, stages: Sequence[Stage], bucket: Bucket, factor: float = 1.0) -> None:
+    def run_due(self, stages: Sequence[Stage], bucket: Bucket, factor: float = 1.0) -> None:
         """Run due stages. After a round was ended early, no stage is late."""
         for stage in self.due(stages, bucket):
             if stage.after and bucket not in self.late:
@@ -143,7 +155,7 @@ class Fabric(ABC):
             if stage.after:
                 self.wait_for(self.late.pop(bucket))
             begin = self.now() if stage.timed else None
-            self.carry_out(stage, bucket, factor)
+            self.run(stage, bucket, factor)
             if stage.timed:
                 self.log.did(stage.label, bucket.index, begin, self.now(), bucket)
 
@@ -217,7 +229,7 @@ class Fabric(ABC):
             self.wait_for(back)
         factor = self.factor()
         if factor is not None:
-            self.do(self.route.last, bucket, factor)
+            self.run_due(self.route.last, bucket, factor)
 
     def factor(self) -> float | None:
         """Wait for the global check and return the gradient factor; None to skip the iteration."""

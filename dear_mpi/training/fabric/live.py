@@ -23,7 +23,7 @@ from dear_mpi.training.buckets.bound import BoundBucket
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn, portions_of
+from dear_mpi.training.fabric.order import Key, Sequenced, Steps, Turn, portions_of
 from dear_mpi.training.routes.stages import Collective, Stage
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class LiveFabric(Fabric):
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Count a collective's portions, equally on all ranks."""
-        stage, *others = self.route.collectives(collective) or [None]
-        if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
+        stage = self.route.divisible(collective)
+        if stage is None:
             return 1
         plan = self.plans.get(self.key(stage, bucket, WHOLE)) or self.plan(stage, self.buckets[0])
         if runner_of(plan.algorithm) != "messages":
@@ -173,7 +173,7 @@ class LiveFabric(Fabric):
             bound.look = self.verdict.add
         self.judged = True
 
-    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
+    def submit(self, key: Key, label: str, steps: Steps) -> PlanHandle:
         return self.engine.submit(key, label, steps)
 
     def finished(self, key: Key, label: str) -> PlanHandle:
@@ -201,7 +201,7 @@ class LiveFabric(Fabric):
             self.calls[key] = stage.bind(self.bound[bucket])
         return self.calls[key]
 
-    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+    def run(self, stage: Stage, bucket: Bucket, factor: float) -> None:
         self.call(stage, bucket)(factor)
 
     def put_in_order(self, order: Sequenced | None) -> None:

@@ -71,6 +71,9 @@ class Step(NamedTuple):
     act: Any  # the action; on the virtual fabric its seconds
 
 
+Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
+
+
 class Delayed(NamedTuple):
     """Hold a layer call that has yet to write its weight gradients."""
 
@@ -83,7 +86,7 @@ class Handle:
     key: Key
     label: str  # in logs and errors
     # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.
-    steps: Callable[[Turn], Sequence[Step]] | None
+    steps: Steps | None
 
 
 def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:

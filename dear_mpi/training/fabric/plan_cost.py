@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from dear_mpi.training.fabric.virtual import Price, WireCost
 from dear_mpi.training.routes.stages import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of one plan, and of all buckets' plans; the best run counts
-SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
+SIZES = 16 * 1024, 8 * 1024 * 1024  # bytes, between which a line is fitted
 
 
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
@@ -49,7 +50,8 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
     fabric.follow(None)
 
     def run() -> None:
-        for handle in [fabric.engine.start(plan, plan.name) for plan in plans]:
+        handles: list[Any] = [fabric.launch_act(("plan", 0), plan, plan.name) for plan in plans]
+        for handle in handles:
             handle.wait()
 
     values = fabric.arena.values.copy()
@@ -136,7 +138,7 @@ class WirePrices:
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if stage.few:
             return WireCost(self.seconds(stage, grid), 0.0)
-        sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
+        sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in SIZES]
         small, large = ((size * wire.itemsize, self.seconds(stage, size)) for size in sizes)
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 

@@ -20,7 +20,7 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.buckets.layout import Bucket, Cut, Layout, cut
 from dear_mpi.training.events import Event, Log
 from dear_mpi.training.fabric.fabric import Fabric, Rules
-from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
+from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Steps
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective, Stage, Update
 
@@ -144,7 +144,7 @@ class VirtualFabric(Fabric):
             seconds = seconds + self.costs.update_seconds(stage.elements(*self.costs.work_of(bucket)))
         return self.costs.compute(seconds)
 
-    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
+    def submit(self, key: Key, label: str, steps: Steps) -> VirtualHandle:
         handle = VirtualHandle(key, label, steps, self.clock_s)
         for turn, each in self.order.submit(key, handle):
             assert each.steps is not None, "it is not over"
@@ -167,7 +167,7 @@ class VirtualFabric(Fabric):
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
         self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
-    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+    def run(self, stage: Stage, bucket: Bucket, factor: float) -> None:
         self.clock_s = self.clock_s + self.computed_s(stage, bucket)
 
     def spend(self, seconds: Any) -> None:
@@ -177,11 +177,7 @@ class VirtualFabric(Fabric):
         return self.clock_s
 
     def seconds(self, begin: Any, end: Any) -> Any:
-        return between(begin, end)
-
-
-def between(begin: Any, end: Any) -> Any:
-    return end - begin
+        return end - begin
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:

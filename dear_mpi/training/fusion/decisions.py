@@ -148,31 +148,37 @@ class Decisions:
             note(self.group.world, f"{left}; the run goes on with fusion {self.fusion}")
         return {}
 
-    def undecided(self, name: str) -> bool:
-        """Tell whether something is undecided while this schedule runs."""
-        return self.weighing or name in self.waiting or not self.tuning.over
+    def due(self, name: str) -> str:
+        """Return what is decided next while this schedule runs; "" for nothing."""
+        if self.weighing:
+            return "rank speeds"
+        return "fusion by time, order" if name in self.waiting else "" if self.tuning.over else "fusion by trials"
 
     def look(self, name: str) -> None:
         """Count an iteration of a schedule, and decide if enough were timed."""
-        if self.weighing:
-            self.weigh(name)
-        elif name in self.waiting:
-            profiler = self.waiting[name]
-            if profiler is None:
-                from dear_mpi.training.events.profiler import Profiler  # few schedules wait
+        match self.due(name):
+            case "rank speeds":
+                self.weigh(name)
+            case "fusion by time, order":
+                self.time(name)
+            case "fusion by trials":
+                self.tuning.schedule = self.tuning.schedule or name
+                fusion = self.tuning.look(name) if name == self.tuning.schedule else None
+                if fusion is not None:
+                    self.cut(fusion, tuned=True)
 
-                self.waiting[name] = Profiler(self.group, name)
-                return
-            profiler.note()
-            if profiler.noted == TIMED:
-                del self.waiting[name]
-                self.decide(name, profiler)
-        else:
-            tuning = self.tuning
-            tuning.schedule = tuning.schedule or name
-            fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
-            if fusion is not None:
-                self.cut(fusion, tuned=True)
+    def time(self, name: str) -> None:
+        """Note the times of an iteration, except of the first one; decide after enough of them."""
+        profiler = self.waiting[name]
+        if profiler is None:
+            from dear_mpi.training.events.profiler import Profiler  # few schedules wait
+
+            self.waiting[name] = Profiler(self.group, name)
+            return
+        profiler.note()
+        if profiler.noted == TIMED:
+            del self.waiting[name]
+            self.decide(name, profiler)
 
     def weigh(self, name: str) -> None:
         """Add the times of an iteration; after enough iterations, share out the flat buffer by rank speeds."""

@@ -196,6 +196,12 @@ class Route:
             return (EXTRAS[name],)
         return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
 
+    def divisible(self, name: str) -> Collective | None:
+        """Return the stage of a collective that may run in portions, or None."""
+        stage, *others = self.collectives(name) or [None]
+        divides = stage is not None and not others and stage.op == "sum" and stage.buffer not in self.codes
+        return stage if divides else None
+
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
         """Price what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))

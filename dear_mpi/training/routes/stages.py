@@ -289,7 +289,7 @@ class Look(Stage):
 
 
 LOOK = Look()
-EXCHANGE = "pairwise"  # for an all_to_all, if the chosen algorithm has none
+PAIRWISE = "pairwise"  # for an all_to_all, if the chosen algorithm has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +329,7 @@ class Collective(Stage):
         if self.level:
             return self.level
         exchange = self.name == "all_to_all" and (rules_of(chosen) is not None or not serves(chosen, self.name))
-        return EXCHANGE if exchange else chosen
+        return PAIRWISE if exchange else chosen
 
     def prove(self, memory: Memory) -> None:
         groups = list(memory.groups(self.level))

@@ -62,7 +62,7 @@ class Candidate:
         """Iterate until all is decided, then measure the network's cost."""
         self.enter()
         self.iterate(1)
-        while self.job.decisions.undecided(self.name):
+        while self.job.decisions.due(self.name):
             self.iterate(1)
         self.job.flush()
         self.policy = self.job.decisions.fusion

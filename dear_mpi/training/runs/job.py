@@ -26,7 +26,7 @@ from dear_mpi.models.layer import Layer, Loss, NoLoss, is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import build_model
 from dear_mpi.models.synthetic import (
-    EXCHANGE,
+    ALL_TO_ALL,
     ComputeTime,
     both_passes,
     load_modules,
@@ -83,7 +83,7 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
         dtype=DTYPES[config.dtype],
         rng=rng,
         compute_time=compute_time,
-        exchange=lambda nbytes: all_to_all(buffer(nbytes), world.transport, algorithm=EXCHANGE[0]),
+        exchange=lambda nbytes: all_to_all(buffer(nbytes), world.transport, algorithm=ALL_TO_ALL[0]),
     )
     slowness = parse_straggler(config.straggler, world.size)[world.rank]
     return Workload(config.model, layers, NoLoss(), None, compute_time, slowness)

@@ -102,7 +102,7 @@ def train(
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
         times, fill, profiler = list[Times](), FILL, None
         for number in range(done + 1, whole + 1):
-            settled = not decisions.undecided(name)
+            settled = not decisions.due(name)
             if profiled and settled:
                 profiler = profiler or Profiler(job.group)
             loss, spent = job.iterate(name, *job.batch(number - 1))

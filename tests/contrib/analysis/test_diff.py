@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.saved import Run
-from dear_mpi.contrib.analysis.diff import compare_runs, detectable, summary
-from dear_mpi.reporting.stats import holm, quantile, tail
+from dear_mpi.contrib.analysis.diff import compare_runs, detectable, holm, summary
+from dear_mpi.reporting.stats import quantile, tail
 from tests.bench.runs import SIZES, run_of
 
 REPEATS = 100 if os.environ.get("EVERY") else 40
