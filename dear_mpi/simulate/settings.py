@@ -12,7 +12,7 @@ from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
-from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
+from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves, summed_as_asked
 from dear_mpi.training.flat_buffer.owners import MEASURED, Ownership, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
 from dear_mpi.training.profile import Profile, read_profile
@@ -126,7 +126,7 @@ class Settings(Exchange):
     def chosen_route(self) -> Route:
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
-        return self.find_route(halves=halves)
+        return summed_as_asked(self, self.find_route(halves=halves), dtype)
 
     @cached_property
     def kinds(self) -> dict[str, type[Schedule]]:
@@ -143,7 +143,8 @@ class Settings(Exchange):
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        return schedule.own_route() or self.chosen_route
+        own = schedule.own_route()
+        return self.chosen_route if own is None else summed_as_asked(self, own, self.types[0])
 
     @property
     def types(self) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.options import Exchange, Options
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.find import FULL, find_code, is_code
+from dear_mpi.training.routes.invariant import with_tree
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
@@ -33,9 +34,20 @@ def chosen_route(
         check_own(options, first)
     route = own or options.find_route(halves=halves)
     check_sent(options, first, route, dtype)
+    route = summed_as_asked(options, route, dtype, len(hosts))
     proof = check_choice(options, route, schedules, options.optimizer)
     route.check(hosts)
     return route, proof
+
+
+def summed_as_asked(options: Exchange, route: Route, dtype: str, ranks: int | None = None) -> Route:
+    """Return the route, under ``invariant`` with sums along a tree; ``ranks``: see ``with_tree``."""
+    if options.invariant is None:
+        return route
+    if options.wire not in (None, dtype):
+        what = f"wire must be left out with invariant, or be {dtype}, the type in which each rank adds up"
+        raise ValueError(f"{what}, not {options.wire!r}")
+    return with_tree(route, options.invariant, ranks)
 
 
 def check_choice(

@@ -29,6 +29,7 @@ from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
+from dear_mpi.training.routes.invariant import check_micro_batches
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import find_schedule
@@ -110,8 +111,18 @@ class Exchange(Declared):
         parse=partial(parsed, "--segment", parse_bytes),
     )
 
+    invariant: int | None = option(
+        "Cut each batch into this many micro-batches, a power of two, and sum them along one tree: the parameters and "
+        "losses have the same bits on any number of ranks.",
+        None,
+        shown="no",
+    )
+
     def check(self) -> None:
         super().check()
+        check_micro_batches(self.invariant)
+        if self.invariant is not None and self.weights is not None:
+            raise ValueError(f"weights must be left out with invariant, which shares out batches, not {self.weights!r}")
         if self.update is not None and self.route is not None:
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")

@@ -25,6 +25,7 @@ from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed
 from dear_mpi.training.log import EXCHANGE, Times, times_of
+from dear_mpi.training.routes.invariant import Leaf
 from dear_mpi.training.schedules import Schedule
 
 
@@ -53,7 +54,7 @@ class Model(Protocol):
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
-    The events of an iteration; a pass comes ``accumulate`` times:
+    The events of an iteration; a pass comes ``accumulate`` times, for each of the ``leaves`` (``invariant``):
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
@@ -73,18 +74,20 @@ class Trainer:
         *,
         model: Model | None = None,
         accumulate: int = 1,
+        leaves: Sequence[Leaf] = (),
         debug: bool = False,
     ) -> None:
         self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
         self.model = model or LayerLoop()
-        self.accumulate, self.debug = accumulate, debug
+        self.accumulate, self.leaves, self.debug = accumulate, leaves, debug
+        self.passes = accumulate * max(1, len(leaves))
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
         self.trouble = ""  # with this rank's gradients
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
+        """Run one pass forward and backward, or ``passes`` of them with a part of the batch each.
 
         Returns the mean loss over the whole batch, and the times.
 
@@ -100,12 +103,12 @@ class Trainer:
         parts = self.parts(x, targets)
         self.begin_iteration()
         self.examples = len(x)
-        losses: Array | float = 0.0
+        losses = list[Array | float]()
         for some, theirs in parts:
             self.begin_pass()
             y = self.model.forward(some, self)
             self.end_forward()
-            losses += self.loss.forward(y, theirs)
+            losses.append(self.loss.forward(y, theirs))
             if self.last_part:
                 self.meter.start(losses, targets, total, trouble=bool(self.trouble or self.complaints))
             dy = self.loss.backward(self.fabric.loss_scale / max(1, total))
@@ -115,12 +118,15 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        if self.accumulate == 1:
+        if self.passes == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
             advice = "give targets an entry for each example, or take accumulate=1"
             raise ValueError(f"targets of shape {targets.shape} cannot be split like x, of shape {x.shape}: {advice}")
-        spans = [slice(*chunk_bounds(len(x), self.accumulate, part)) for part in range(self.accumulate)]
+        if self.leaves and len(x) % self.passes:
+            what = f"{len(self.leaves)} micro-batches in {self.accumulate} parts each (invariant, accumulate)"
+            raise ValueError(f"this rank's {len(x)} examples cannot be split into {what}")
+        spans = [slice(*chunk_bounds(len(x), self.passes, part)) for part in range(self.passes)]
         return [(x[span], targets[span]) for span in spans]
 
     def begin_iteration(self) -> None:
@@ -135,7 +141,7 @@ class Trainer:
 
     @property
     def last_part(self) -> bool:
-        return self.part == self.accumulate - 1
+        return self.part == self.passes - 1
 
     def before_forward(self, call: int) -> None:
         """Call the hooks of a layer call that begins, after missing ones of earlier calls."""
@@ -175,7 +181,10 @@ class Trainer:
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
             self.before_backward(ready)  # if it ran before a later layer call
-            self.calls[ready].after_backward(last=self.last_part)
+            leaf, part = divmod(self.part, self.accumulate)
+            self.calls[ready].after_backward(last=part == self.accumulate - 1)
+            if self.leaves and part == self.accumulate - 1:
+                self.calls[ready].fold(self.leaves[leaf])
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
+from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.flat_buffer.arena import Arena
 from dear_mpi.training.flat_buffer.bound import BoundBucket
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.routes.invariant import fold
 from dear_mpi.training.routes.stages import Collective, Stage
 
 Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None: equal
@@ -228,6 +230,7 @@ class LiveFabric(Fabric):
             self.verdict.plan.free()
 
 
+OTHERS = 7  # numbers before the losses of micro-batches
 HALF = 1 << 20  # totals are compared in two halves: small squares are exact
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
@@ -235,18 +238,23 @@ GIVE = "if ranks have unequal parts, or some targets do not count, give total=, 
 class LossMeter:
     """Sum losses and target counts over ranks, hidden under the backward pass.
 
-    Constructing is collective. ``slab`` is on the model's device: a GPU's host need not wait for the loss.
+    Constructing is collective. ``slab`` is on the model's device: a GPU's host need not wait for the loss. The losses
+    of ``micro_batches`` (``own``: this rank's) travel one by one, and are summed along a tree.
     """
 
-    def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(7, DTYPES["fp64"])
+    def __init__(self, fabric: LiveFabric, slab: Slab, own: range | None = None, micro_batches: int = 0) -> None:
+        self.fabric, self.own, self.value = fabric, own, slab.zeros(OTHERS + micro_batches, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.noted(SUMS[LOSS], fabric.log.notes)
 
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
-        self.value[0] = loss
-        self.value[0] *= 1 / max(1, total)
+    def start(self, losses: Sequence[Array | float], targets: Array, total: int, *, trouble: bool) -> None:
+        """Start the sums over ranks: losses of all passes over ``total``, numbers of targets, ranks in trouble."""
+        self.value[0] = sum(losses, 0.0)
+        self.value[OTHERS:] = 0
+        for number, micro_batch in enumerate(self.own or ()):
+            parts = len(losses) // len(self.own or ())
+            self.value[OTHERS + micro_batch] = sum(losses[number * parts : (number + 1) * parts], 0.0)
+        self.value *= 1 / max(1, total)
         high, low = divmod(total, HALF)
         for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
             self.value[place] = number
@@ -254,6 +262,9 @@ class LossMeter:
 
     def read(self) -> float:
         self.fabric.wait_for(self.handle)
+        if self.own is not None:
+            each = enumerate(self.value[OTHERS:].tolist())
+            self.value[0] = fold(((range(at, at + 1), loss) for at, loss in each), add)
         return float(self.value[0])
 
     @property
