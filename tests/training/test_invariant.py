@@ -105,6 +105,13 @@ def test_routes_are_proved_to_have_the_bits_of_one_rank(route, micro_batches):
                 prove(replace(found, out=(*rest, other)))
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7])
+def test_routes_are_proved_on_other_numbers_of_ranks(ranks, monkeypatch):
+    monkeypatch.setattr("dear_mpi.training.routes.proof.HOSTS", (0,) * ranks)
+    for route, micro_batches in product((FULL, SHARDED), (8, 32)):
+        assert prove(with_tree(route, micro_batches)).exact
+
+
 def test_memory_of_a_second_subtree_is_there_if_a_rank_has_two():
     kinds = {ranks: with_tree(FULL, 8, ranks).buffers for ranks in RANKS}
     assert kinds == {1: {}, 2: {}, 3: {"earlier": "scratch"}, 4: {}, 5: {}}

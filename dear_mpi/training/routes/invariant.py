@@ -4,7 +4,7 @@ The job's batch is cut into M = 2^k micro-batches. Every sum over them runs alon
 consecutive micro-batches and first sums its largest subtrees, two at most:
 
     micro-batches    0 1 2 3 4 5 6 7       the sum is ((0+1) + (2+3)) + ((4+5) + (6+7))
-    on 3 ranks      |0+1,2|3,4+5|6+7|      parts of at most two subtrees, as even as they can be
+    on 3 ranks      |0+1|2+3,4|5,6+7|      parts of at most two subtrees, as even as they can be
     on 4 ranks      |0+1|2+3|4+5|6+7|      one subtree if M is a multiple of the ranks
 
     out    pack | pack subtrees | all_to_all subtrees | the owner of a shard sums the subtrees along the tree
@@ -120,7 +120,7 @@ def shares(count: int, ranks: int) -> tuple[range, ...]:
     """Return each rank's micro-batches: one subtree if that is as even as two.
 
     >>> shares(8, 3), shares(8, 4)[1], shares(8, 5)[-1]
-    ((range(0, 3), range(3, 6), range(6, 8)), range(2, 4), range(7, 8))
+    ((range(0, 2), range(2, 5), range(5, 8)), range(2, 4), range(7, 8))
     """
     single, double = (split(count, ranks, most) for most in (1, 2))
     return single if max(map(len, single)) == max(map(len, double)) else double
