@@ -24,7 +24,7 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 # Core's flags, in order; extras' come last.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations warmup pieces device seed",
+    "invariant context iterations warmup pieces device seed",
     "How measured": "budget precision cadence start",
     "Peers": "algorithms at_least",
     "Compute": "forward_time backward_time update_time ranks_per_core straggler",

@@ -21,6 +21,7 @@ from dear_mpi.training.buckets.owners import Owners, Ownership, Sharing
 from dear_mpi.training.events.profile import Profile, Tensor, Use
 from dear_mpi.training.fabric.virtual import Costs, Noise, steady
 from dear_mpi.training.routes.find import is_code
+from dear_mpi.training.routes.invariant import shares
 
 SYNTHETIC = "synthetic:"
 EVEN = Ownership()
@@ -153,6 +154,8 @@ def synthetic_model(
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
     profile, parts = settings.scaled, settings.accumulate
+    if settings.invariant is not None:  # the rank that has most micro-batches is last
+        parts = (parts or 1) * max(map(len, shares(max(settings.invariant, ranks), ranks)))
     wire = settings.types[0] if is_code(settings.wire) else settings.wire_name
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "ownership": settings.ownership(ranks)}
     if profile is None:

@@ -27,6 +27,7 @@ from dear_mpi.training.options import (
     check_wires,
     pairs,
     serve_halves,
+    summed_as_asked,
 )
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
@@ -138,7 +139,7 @@ class Settings(Exchange):
     def chosen_route(self) -> Route:
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
-        return self.find_route(halves=halves)
+        return summed_as_asked(self, self.find_route(halves=halves), dtype)
 
     @cached_property
     def kinds(self) -> dict[str, type[Schedule]]:
@@ -155,7 +156,8 @@ class Settings(Exchange):
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        return schedule.own_route() or self.chosen_route
+        own = schedule.own_route()
+        return self.chosen_route if own is None else summed_as_asked(self, own, self.types[0])
 
     @property
     def types(self) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from dear_mpi.training.session import shortened
 if TYPE_CHECKING:
     from dear_mpi.torch.optimizer import DistributedOptimizer
 
-USERS = ("device", "learning_rate", "loss_scale", "optimizer", "statistic")  # options of Session
+USERS = ("device", "invariant", "learning_rate", "loss_scale", "optimizer", "statistic")  # options of Session
 COMPILED = "layers would no longer start one by one; compile only functions without parameters"
 PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel, torch.jit.ScriptModule)
 
@@ -31,7 +31,7 @@ def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, 
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be one of torch.optim, not {optimizer!r:.99}")
     for name in owner.options.keys() & set(USERS):
-        raise ValueError(f"option {name!r} does not apply to your loop, which has its optimizer and its scaler")
+        raise ValueError(f"option {name!r} does not apply to your loop, which has its batches, optimizer and scaler")
     check_module(model)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     devices = {str(each.device) for _, each in tensors}

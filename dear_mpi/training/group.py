@@ -20,17 +20,18 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.kernels.dtypes import DTYPES, name_of
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.models.layer import Layer, Loss
+from dear_mpi.models.layer import Layer, Loss, is_exchanging
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
-from dear_mpi.training.buckets.layout import Cut, flat_dtype, layout_of, of_tensors
+from dear_mpi.training.buckets.layout import Cut, flat_dtype, layout_of, of_tensors, trained
 from dear_mpi.training.buckets.owners import Ownership, Weights
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options, chosen_route
+from dear_mpi.training.routes.invariant import leaves, shares
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import LossMeter, Model, Trainer
 
@@ -61,6 +62,7 @@ class WorkerGroup:
         self.split = split_calls(layers)  # layer calls with a two-part backward pass
         self.dtype = flat_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)
+        self.check_tree()
         self.check_algorithm()
         self.wire = DTYPES[options.flat_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer, options.weights)
@@ -68,6 +70,28 @@ class WorkerGroup:
         self.route.check_shapes(self.layout.shapes)
         costs = [each.cost(options.optimizer) for each in of_tensors(layers, self.layout)]
         self.owners = ownership.owners(world.size, costs)  # the rank that updates each part of a bucket
+
+    def check_tree(self) -> None:
+        """Share out the micro-batches of ``invariant``; without it each rank has one. Raises ValueError."""
+        options, size = self.options, self.world.size
+        self.shares = tuple(range(rank, rank + 1) for rank in range(size))
+        if options.invariant is None:
+            return
+        self.shares = shares(options.invariant, size)
+        if any(map(is_exchanging, self.layers)):
+            raise ValueError("invariant must be left out: layers exchange data, so micro-batches depend on others")
+        types = {name_of(each.value.dtype) for layer in self.layers for each in trained(layer)}
+        if len(types) > 1:
+            raise ValueError(f"invariant needs parameters of one type, not of {', '.join(types)}")
+
+    @property
+    def micro_batches(self) -> range:
+        return self.shares[self.world.rank]
+
+    @property
+    def passes(self) -> int:
+        """Return the passes of an iteration on the rank that has most."""
+        return self.options.accumulate * max(map(len, self.shares))
 
     def check_algorithm(self) -> None:
         """Check that the algorithm has the route's collectives and supports this transport. Raises ValueError."""
@@ -124,9 +148,11 @@ class WorkerGroup:
 
             self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
             self.fabric.judge(options.statistics(self.loss_scale))
-        self.meter = LossMeter(self.fabric)
+        own = None if options.invariant is None else self.micro_batches
+        self.meter = LossMeter(self.fabric, own, options.invariant or 0)
         self.plans.callback(self.meter.plan.free)
         how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
+        how["leaves"] = leaves(self.micro_batches) if options.invariant else ()
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }

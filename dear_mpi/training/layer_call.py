@@ -19,6 +19,7 @@ from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import ExchangingLayer, Layer, SplitLayer, is_exchanging, is_split
 from dear_mpi.training.buckets.arena import Arena, GradPlace
 from dear_mpi.training.buckets.layout import trained
+from dear_mpi.training.routes.invariant import Leaf
 
 FILLINGS = 1.0, -3.0, 1.0
 ALONE = Lock()  # ranks that are threads may share the memory
@@ -107,6 +108,7 @@ class LayerCall:
         self.received: Any = None  # by the last exchange
         self.filled = False  # whether gradients were NaN before
         self.parts, self.kept = 0, list[Array]()  # of this batch, before the last; the sums of their gradients
+        self.partial: list[list[Array]] = []  # sums of gradients of complete subtrees, see ``fold``
         self.copies: Copies | None = None  # during inspection
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
@@ -195,6 +197,25 @@ class LayerCall:
             else:
                 kept[...] = place.grad
         self.parts += 1
+
+    def fold(self, leaf: Leaf) -> None:
+        """Add a micro-batch's gradients to the subtrees that it completes; tied ones count for their owner."""
+        layout, owned = self.arena.layout, dict[int, Array]()
+        for place, tensor in zip(self.places, layout.calls[self.number], strict=True):
+            if layout.first_calls[tensor] == self.number:
+                owned.setdefault(tensor, place.grad)
+        for sums in reversed(self.partial[leaf.kept - leaf.merges : leaf.kept]):
+            for total, grad in zip(sums, owned.values(), strict=True):
+                grad += total
+        at = leaf.kept - leaf.merges
+        if leaf.goes == "kept" and at == len(self.partial):
+            self.partial.append([grad.copy() for grad in owned.values()])
+        elif leaf.goes == "kept":
+            for total, grad in zip(self.partial[at], owned.values(), strict=True):
+                total[...] = grad
+        elif leaf.goes in self.arena.buffers:
+            for tensor, grad in owned.items():
+                self.arena.view(self.arena.buffers[leaf.goes], tensor)[...] = grad
 
     def fault(self, place: GradPlace) -> str:
         """Return why a gradient was not written to its place, or ""."""

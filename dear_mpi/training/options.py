@@ -27,6 +27,7 @@ from dear_mpi.training.buckets.owners import MEASURED, check_weights, parse_weig
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
+from dear_mpi.training.routes.invariant import check_micro_batches, with_tree
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
@@ -113,8 +114,18 @@ class Exchange(Declared):
         parse=partial(parsed, "--segment", parse_bytes),
     )
 
+    invariant: int | None = option(
+        "Cut each batch into this many micro-batches, a power of two, and sum them along one tree: the parameters and "
+        "losses have the same bits on any number of ranks.",
+        None,
+        shown="no",
+    )
+
     def check(self) -> None:
         super().check()
+        check_micro_batches(self.invariant)
+        if self.invariant is not None and self.weights is not None:
+            raise ValueError(f"weights must be left out with invariant, which shares out batches, not {self.weights!r}")
         if self.update is not None and self.route is not None:
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
@@ -265,9 +276,20 @@ def chosen_route(
         check_own(options, first)
     route = own or options.find_route(halves=halves)
     check_sent(options, first, route, dtype)
+    route = summed_as_asked(options, route, dtype, len(hosts))
     proof = check_choice(options, route, schedules, options.optimizer)
     route.check(hosts)
     return route, proof
+
+
+def summed_as_asked(options: Exchange, route: Route, dtype: str, ranks: int | None = None) -> Route:
+    """Return the route, under ``invariant`` with sums along a tree; ``ranks``: see ``with_tree``."""
+    if options.invariant is None:
+        return route
+    if options.wire not in (None, dtype):
+        what = f"wire must be left out with invariant, or be {dtype}, the type in which each rank adds up"
+        raise ValueError(f"{what}, not {options.wire!r}")
+    return with_tree(route, options.invariant, ranks)
 
 
 def check_choice(

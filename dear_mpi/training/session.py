@@ -126,12 +126,13 @@ class Session:
         Args:
             x, targets: this rank's part of the batch, host arrays.
             total: divisor of the summed loss, equal on all ranks: the targets of the whole batch that count. By
-                default all ranks have as many as this one.
+                default all ranks have as many as this one, or all micro-batches (``invariant``).
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        number = np.asarray(targets).size * self.world.size if total is None else number_of_targets(total)
+        size, whole = np.asarray(targets).size, self.options.invariant or self.world.size
+        number = size * whole // len(self.micro_batches) if total is None else number_of_targets(total)
         return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
@@ -163,6 +164,11 @@ class Session:
     def parameters(self) -> list[Parameter]:
         """Return the parameters of all layers. Not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
+
+    @property
+    def micro_batches(self) -> range:
+        """Return this rank's micro-batches, if ``invariant`` cuts each batch into as many equal ones; else its rank."""
+        return self.group.micro_batches
 
     @property
     def weights(self) -> tuple[float, ...] | None:

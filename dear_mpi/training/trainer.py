@@ -16,6 +16,7 @@ section 3.2.3).
 import math
 from collections.abc import Sequence
 from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
@@ -25,11 +26,13 @@ from dear_mpi.models.layer import Loss
 from dear_mpi.training.events import EXCHANGE, Times, times_of
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import LOSS, SUMS, Delayed
+from dear_mpi.training.routes.invariant import Leaf, fold
 from dear_mpi.training.schedules import Schedule
 
 if TYPE_CHECKING:
     from dear_mpi.training.fabric.live import LiveFabric
 
+OTHERS = 7  # numbers before the losses of micro-batches
 BASE = 1 << 20  # totals are compared in two digits: small squares are exact
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
@@ -59,7 +62,7 @@ class Model(Protocol):
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
-    The events of an iteration; a pass comes ``accumulate`` times:
+    The events of an iteration; a pass comes ``accumulate`` times, for each of the ``leaves`` (``invariant``):
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
@@ -79,18 +82,20 @@ class Trainer:
         *,
         model: Model | None = None,
         accumulate: int = 1,
+        leaves: Sequence[Leaf] = (),
         debug: bool = False,
     ) -> None:
         self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
         self.model = model or LayerLoop()
-        self.accumulate, self.debug = accumulate, debug
+        self.accumulate, self.leaves, self.debug = accumulate, leaves, debug
+        self.passes = accumulate * max(1, len(leaves))
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
         self.trouble = ""  # with this rank's gradients
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
+        """Run one pass forward and backward, or ``passes`` of them with a part of the batch each.
 
         Returns the mean loss over the whole batch, and the times.
 
@@ -106,12 +111,12 @@ class Trainer:
         parts = self.parts(x, targets)
         self.begin_iteration()
         self.examples = len(x)
-        losses: Array | float = 0.0
+        losses = list[Array | float]()
         for some, theirs in parts:
             self.begin_pass()
             y = self.model.forward(some, self)
             self.end_forward()
-            losses += self.loss.forward(y, theirs)
+            losses.append(self.loss.forward(y, theirs))
             if self.last_part:
                 self.meter.start(losses, targets, total, trouble=bool(self.trouble or self.complaints))
             dy = self.loss.backward(self.fabric.loss_scale / max(1, total))
@@ -121,12 +126,15 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        if self.accumulate == 1:
+        if self.passes == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
             advice = "give targets an entry for each example, or take accumulate=1"
             raise ValueError(f"targets of shape {targets.shape} cannot be split like x, of shape {x.shape}: {advice}")
-        spans = [slice(*chunk_bounds(len(x), self.accumulate, part)) for part in range(self.accumulate)]
+        if self.leaves and len(x) % self.passes:
+            what = f"{len(self.leaves)} micro-batches in {self.accumulate} parts each (invariant, accumulate)"
+            raise ValueError(f"this rank's {len(x)} examples cannot be split into {what}")
+        spans = [slice(*chunk_bounds(len(x), self.passes, part)) for part in range(self.passes)]
         return [(x[span], targets[span]) for span in spans]
 
     def begin_iteration(self) -> None:
@@ -141,7 +149,7 @@ class Trainer:
 
     @property
     def last_part(self) -> bool:
-        return self.part == self.accumulate - 1
+        return self.part == self.passes - 1
 
     def before_forward(self, call: int) -> None:
         """Call the hooks of a layer call that begins, after missing ones of earlier calls."""
@@ -181,7 +189,10 @@ class Trainer:
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
             self.before_backward(ready)  # if it ran before a later layer call
-            self.calls[ready].after_backward(last=self.last_part)
+            leaf, part = divmod(self.part, self.accumulate)
+            self.calls[ready].after_backward(last=part == self.accumulate - 1)
+            if self.leaves and part == self.accumulate - 1:
+                self.calls[ready].fold(self.leaves[leaf])
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
@@ -309,16 +320,23 @@ class LayerLoop:
 
 
 class LossMeter:
-    """Sum losses and target counts over ranks, hidden under the backward pass. Constructing is collective."""
+    """Sum losses and target counts over ranks, hidden under the backward pass. Constructing is collective.
 
-    def __init__(self, fabric: "LiveFabric") -> None:
-        self.fabric = fabric
-        self.value, self.plan = fabric.sums(7, SUMS[LOSS])
+    The losses of ``micro_batches`` (``own``: this rank's) travel one by one, and are summed along a tree.
+    """
 
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Start the sums over ranks: losses over ``total``, numbers of targets, ranks in trouble."""
-        self.value[0] = loss
-        self.value[0] *= 1 / max(1, total)
+    def __init__(self, fabric: "LiveFabric", own: range | None = None, micro_batches: int = 0) -> None:
+        self.fabric, self.own = fabric, own
+        self.value, self.plan = fabric.sums(OTHERS + micro_batches, SUMS[LOSS])
+
+    def start(self, losses: Sequence[Array | float], targets: Array, total: int, *, trouble: bool) -> None:
+        """Start the sums over ranks: losses of all passes over ``total``, numbers of targets, ranks in trouble."""
+        self.value[0] = sum(losses, 0.0)
+        self.value[OTHERS:] = 0
+        for number, micro_batch in enumerate(self.own or ()):
+            parts = len(losses) // len(self.own or ())
+            self.value[OTHERS + micro_batch] = sum(losses[number * parts : (number + 1) * parts], 0.0)
+        self.value *= 1 / max(1, total)
         high, low = divmod(total, BASE)
         for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
             self.value[place] = number
@@ -326,6 +344,9 @@ class LossMeter:
 
     def read(self) -> float:
         self.fabric.wait_for(self.handle)
+        if self.own is not None:
+            each = enumerate(self.value[OTHERS:].tolist())
+            self.value[0] = fold(((range(at, at + 1), loss) for at, loss in each), add)
         return float(self.value[0])
 
     @property

@@ -121,7 +121,7 @@ class VirtualMeter:
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric = fabric
 
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
+    def start(self, losses: Sequence[Array | float], targets: Array, total: int, *, trouble: bool) -> None:
         self.fabric.spend(self.fabric.costs.rest_s)
         self.handle = self.fabric.launch_act(LOSS, self.fabric.costs.loss_s)
 

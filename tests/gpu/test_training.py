@@ -54,6 +54,13 @@ def test_same_bits_under_every_schedule_direct_and_staged(choices):
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("path", [direct, staged])
+def test_invariant_sums_have_the_bits_of_one_rank(path):
+    choices = {"device": "cuda", "invariant": 8, "accumulate": 2, "clip": 0.1, "fusion": "cut:9kB", "iterations": 3}
+    reports = [trained(path, threads=ranks, **choices) for ranks in (1, 2, 3)]
+    assert len({(report["params_sha256"], *report["loss"]) for report in reports}) == 1
+
+
 @pytest.mark.parametrize("update", ["full", "sharded"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_value_that_was_changed_in_place_is_kept(dtype, update):

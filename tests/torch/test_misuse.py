@@ -351,7 +351,7 @@ def early(transport, own, make):
 
 
 @refused(
-    "option 'loss_scale' does not apply to your loop, which has its optimizer and its scaler", loss_scale="dynamic"
+    "option 'loss_scale' does not apply to your loop, which has its batches, optimizer and scaler", loss_scale="dynamic"
 )
 def scaled(transport, own, make):
     make()

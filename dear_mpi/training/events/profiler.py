@@ -141,7 +141,7 @@ class Profiler:
             ranks=group.world.size,
             rank=rank,
             batch=batch,
-            accumulate=group.options.accumulate,
+            accumulate=group.passes,
             dtype=name_of(group.arena.values.dtype),
             wire=group.options.wire or name_of(group.arena.wire.dtype),
             schedule=self.schedule,

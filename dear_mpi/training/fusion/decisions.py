@@ -88,7 +88,7 @@ class Decisions:
 
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
         group = self.group
-        how: dict[str, Any] = {"split": group.split, "accumulate": group.options.accumulate, "order": order}
+        how: dict[str, Any] = {"split": group.split, "accumulate": group.passes, "order": order}
         rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.calls), **how)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
+from dear_mpi.training.routes.invariant import Tree
 from dear_mpi.training.routes.route import WAYS, Payload, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
@@ -31,7 +32,7 @@ class RouteError(ValueError):
 @dataclass(frozen=True)
 class Proof:
     alike: bool  # equal values on all ranks after every iteration, not only every period
-    exact: bool  # values have the bits of the route ``full``
+    exact: bool  # values have the bits of the route ``full``, or of a tree on one rank
     common: bool  # updates use all ranks' gradients, so all notice a non-finite one
     state: str  # optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
     summed: bool  # each rank has its shard's gradient sum after the way out, before any update
@@ -48,6 +49,8 @@ def prove(route: Route) -> Proof:
     forms = (True, False) if any(stage.fits is not None for stage in route.stages) else (True,)
     found = [proof_of(route, stages, assumed=fits) for fits in forms for stages in route.orders()]
     alike, exact, common = (all(each[place] for each in found) for place in range(3))
+    if tree_of(route) and not exact:
+        raise RouteError(f"route {route.name!r}: its sums do not have the bits of one rank")
     states = {state for *_, state in found}
     return Proof(alike, exact, common, states.pop() if len(states) == 1 else "own", is_summed(route))
 
@@ -81,7 +84,8 @@ def proof_of(route: Route, stages: Sequence[Stage], *, assumed: bool) -> tuple[b
         alike &= kind_of(memory, "values") == "equal"
         if (iteration + 1) % route.period == 0:
             (check_anchor if route.lags else check_values)(route, stages, memory, suspects)
-    exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
+    due = [synchronous(memory, shard, tree_of(route)) for shard in range(memory.size)]
+    exact = all(memory.held["values", rank, shard] == due[shard] for rank, shard in memory.places)
     return alike, exact, memory.common, "shard" if route.update.shard else kind_of(memory, "state")
 
 
@@ -201,12 +205,17 @@ def check_anchor(route: Route, stages: Sequence[Stage], memory: Memory, suspects
                 refuse(route, stage, "anchor", f"lets gradients of ranks count {', '.join(map(str, sorted(shares)))}")
 
 
-def synchronous(memory: Memory, shard: int) -> object:
+def tree_of(route: Route) -> Tree | None:
+    return next((each.wire for each in route.codes.values() if isinstance(each.wire, Tree)), None)
+
+
+def synchronous(memory: Memory, shard: int, tree: Tree | None) -> object:
     symbol = memory.symbol
     value, state = symbol("value", shard), symbol("state", shard)
     for iteration in range(memory.iteration + 1):
         gradients = [symbol("gradient", iteration, rank, shard) for rank in range(memory.size)]
-        by = symbol("sum", *gradients), value, state
+        summed = tree.on_one_rank(memory, gradients) if tree else symbol("sum", *gradients)
+        by = summed, value, state
         value, state = symbol("new", 1, *by), symbol("kept", 1, *by)
     return value
 

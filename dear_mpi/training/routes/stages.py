@@ -34,6 +34,7 @@ class Memory:
         code a ..., lost c              a rounded value; the error of its code
         way v a, outer a w m            distance of values from an anchor; the anchor after an outer update
         mixed v a                       half of each
+        leaf g i n, row a b ...         micro-batch i, one of n of gradient g; sums of a rank's subtrees
         partial n                       a partial sum or unwritten value, in the n-th place without a symbol
 
     Args:
@@ -53,7 +54,7 @@ class Memory:
         self.assumed, self.common = assumed, True
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
-        self.kinds: list[str] = []  # of each symbol
+        self.made: list[tuple[Any, ...]] = []  # kind and parts of each symbol
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         starts = {"values": "value", "layers": "value", "state": "state"}
@@ -81,7 +82,7 @@ class Memory:
         key = (kind, *parts)
         if key not in self.table:
             self.table[key] = len(self.table)
-            self.kinds.append(kind)
+            self.made.append(key)
             self.weighed.append(self.weights(kind, *parts))
         return self.table[key]
 
@@ -92,9 +93,11 @@ class Memory:
                 return {(iteration, rank): one}
             case "partial", _:
                 return {UNKNOWN: one}
-            case (("sum" | "average"), _):
+            case (("sum" | "average" | "row"), _):
                 for part in parts:
                     scales[part] += Fraction(1, len(parts) if kind == "average" else 1)
+            case "leaf", (gradient, _, count):
+                scales[gradient] = Fraction(1, count)
             case "code", (first, *_):
                 scales[first] = one
             case "way", (value, anchor):
@@ -114,7 +117,7 @@ class Memory:
         if (buffer, rank, shard) not in self.held:
             self.forget(buffer, rank, shard)
         found = self.held[buffer, rank, shard]
-        if self.kinds[found] == "partial":
+        if self.made[found][0] == "partial":
             self.misread.append((buffer, rank, shard))
         return found
 

@@ -97,7 +97,7 @@ class Candidate:
         self.blocks.append([times for _, times in first + done])
 
     def timing(self) -> Timing:
-        how = {"fill": self.period, "early": self.early, "period": self.period, "parts": self.job.options.accumulate}
+        how = {"fill": self.period, "early": self.early, "period": self.period, "parts": self.job.group.passes}
         self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, **how)
         return self.figures
 
@@ -126,7 +126,7 @@ class Candidate:
 
     def row(self, first: Candidate) -> dict[str, Any]:
         """Report this candidate, compared with the first one of its fusion."""
-        figures, base, parts = self.timing(), first.figures, self.job.options.accumulate
+        figures, base, parts = self.timing(), first.figures, self.job.group.passes
         network_s = sum(self.network.values())
         hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / parts)
         hidden_s = min(max(0.0, network_s - figures.exposed_comm_s), hideable_s)  # updates may have hidden more

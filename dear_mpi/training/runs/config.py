@@ -103,6 +103,12 @@ class Config(Training):
         if self.accumulate > self.batch:
             what = "for synthetic models" if kind_of(self.model) == "synthetic" else "the batch"
             raise ValueError(f"accumulate must be at most {self.batch}, {what}, not {self.accumulate}")
+        micro_batch, rest = divmod(self.batch, self.invariant or 1)
+        if rest:
+            raise ValueError(f"batch must be a multiple of invariant, {self.invariant} micro-batches, not {self.batch}")
+        if self.invariant and micro_batch % self.accumulate:
+            what = f"accumulate must divide {micro_batch}, the examples of a micro-batch"
+            raise ValueError(f"{what} (batch / invariant), not be {self.accumulate}")
         for name in ("forward_time", "backward_time"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name))

@@ -42,7 +42,7 @@ from dear_mpi.training.runs.config import Config, kind_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session
 
-REPORTED = "model fusion algorithm accumulate device dtype decay warmup batch seed clip loss_scale"
+REPORTED = "model fusion algorithm accumulate invariant device dtype decay warmup batch seed clip loss_scale"
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,12 @@ class Job(Session):
         owners, workload = self.group.owners, self.workload
         if workload.compute_time is not None:
             workload.compute_time.pace = workload.slowness * owners.speeds[self.world.rank] * owners.ranks
+        shares = owners.weights or [len(part) for part in self.group.shares]
         if self.batches is None:
-            own = Partition.of(self.config.batch, owners.ranks, owners.weights).shard(self.world.rank)
+            own = Partition.of(self.config.batch, owners.ranks, shares).shard(self.world.rank)
             nothing = np.zeros(own.stop - own.start)
             return nothing, nothing, 0
-        x, targets = self.batches.part(iteration, owners.weights)
+        x, targets = self.batches.part(iteration, shares)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
     def outcome(self) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import TrainingError
 
-# A resumed run reaches the same bits with these settings, the model, wire format, optimiser, and as many ranks.
-DECIDES = "clip loss_scale weights fusion algorithm accumulate decay warmup context"
+# A resumed run reaches the same bits with these settings, the model, wire format, optimiser, and as many ranks (or
+# ``invariant``).
+DECIDES = "clip loss_scale weights fusion algorithm accumulate invariant decay warmup context"
 FILL = 2  # uncounted iterations at first and after a cut
 
 
@@ -121,7 +122,7 @@ def train(
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             said_by_rank_0(world.transport, "profile", lambda: measured.write(profile))
-        schedule, trials, parts = job.schedules[name], decisions.tuning.trials, config.accumulate
+        schedule, trials, parts = job.schedules[name], decisions.tuning.trials, job.group.passes
         network = communication(fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [times], network, fill=fill, parts=parts)
         report = describe(job, name, figures, fabric.chosen(schedule.collectives)) | {

@@ -1,0 +1,315 @@
+"""Sum gradients with the same bits on any number of ranks: ``--invariant M``.
+
+The job's batch is cut into M = 2^k micro-batches. Every sum over them runs along one binary tree. A rank takes
+consecutive micro-batches and first sums its largest subtrees, two at most:
+
+    micro-batches    0 1 2 3 4 5 6 7       the sum is ((0+1) + (2+3)) + ((4+5) + (6+7))
+    on 3 ranks      |0+1|2+3,4|5,6+7|      parts of at most two subtrees, as even as they can be
+    on 4 ranks      |0+1|2+3|4+5|6+7|      one subtree if M is a multiple of the ranks
+
+    out    pack | pack subtrees | all_to_all subtrees | the owner of a shard sums the subtrees along the tree
+
+An all-to-all sends as many bytes as a reduce-scatter, once for each subtree of the rank that has most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
+from dear_mpi.training.routes.stages import (
+    Act,
+    BucketMemory,
+    Collective,
+    Memory,
+    Shape,
+    Stage,
+    Symbol,
+    all_gather,
+    all_to_all,
+    reduce_scatter,
+)
+
+MOST = 1 << 14  # micro-batches
+PROVED = 64  # larger trees repeat this one
+COPY_S = ADD_S = 0.2e-9  # per element of fp32, on one core
+T = TypeVar("T")
+
+
+def check_micro_batches(count: object) -> None:
+    if count is not None and not (type(count) is int and 0 < count <= MOST and count & (count - 1) == 0):
+        raise ValueError(f"invariant must be a power of two from 1 to {MOST}, not {count!r}")
+
+
+def subtrees(part: range) -> list[range]:
+    """Cut consecutive micro-batches into the fewest whole subtrees.
+
+    >>> subtrees(range(3, 8)), subtrees(range(0, 8))
+    ([range(3, 4), range(4, 8)], [range(0, 8)])
+    """
+    found, start = [], part.start
+    while start < part.stop:
+        size = 1 << (part.stop - start).bit_length() - 1
+        size = min(size, start & -start) if start else size  # a subtree begins at a multiple of its size
+        found.append(range(start, start + size))
+        start += size
+    return found
+
+
+def fold(parts: Iterable[tuple[range, T]], add: Callable[[T, T], T]) -> T:
+    """Add up subtrees, given in order, along the tree.
+
+    >>> fold([(range(each, each + 1), str(each)) for each in range(4)], "({}+{})".format)
+    '((0+1)+(2+3))'
+    """
+    found: list[tuple[range, T]] = []
+    for span, value in parts:
+        while found and len(found[-1][0]) == len(span) and found[-1][0].start % (2 * len(span)) == 0:
+            before, earlier = found.pop()
+            span, value = range(before.start, span.stop), add(earlier, value)
+        found.append((span, value))
+    ((_, whole),) = found
+    return whole
+
+
+def ends(start: int, most: int, count: int) -> Iterator[int]:
+    """Yield where parts of at most ``most`` subtrees may end."""
+    size = 1
+    while start % size == 0 and start + size <= count:
+        yield start + size
+        if most > 1:
+            yield from ends(start + size, most - 1, count)
+        size *= 2
+
+
+def fewest(longest: int, most: int, count: int) -> list[range]:
+    """Return the fewest parts of at most ``longest`` micro-batches and ``most`` subtrees."""
+    best = [(0, 0)] + [(count + 1, 0)] * count  # parts up to a micro-batch, and where the last one begins
+    for start in range(count):
+        for end in ends(start, most, count):
+            if end - start <= longest:
+                best[end] = min(best[end], (best[start][0] + 1, start))
+    borders = [count]
+    while borders[-1]:
+        borders.append(best[borders[-1]][1])
+    return [range(*border) for border in pairwise(reversed(borders))]
+
+
+def split(count: int, ranks: int, most: int) -> tuple[range, ...]:
+    """Split micro-batches as evenly as parts of at most ``most`` subtrees allow."""
+    longest = bisect_left(range(count), True, key=lambda each: bool(each) and len(fewest(each, most, count)) <= ranks)
+    parts = fewest(longest, most, count)
+    while len(parts) < ranks:
+        at = max(reversed(range(len(parts))), key=lambda number: len(parts[number]))
+        first, *rest = subtrees(parts[at])
+        middle = first.stop if rest else (first.start + first.stop) // 2
+        parts[at : at + 1] = range(parts[at].start, middle), range(middle, parts[at].stop)
+    return tuple(parts)
+
+
+@lru_cache
+def shares(count: int, ranks: int) -> tuple[range, ...]:
+    """Return each rank's micro-batches: one subtree if that is as even as two.
+
+    >>> shares(8, 3), shares(8, 4)[1], shares(8, 5)[-1]
+    ((range(0, 2), range(2, 5), range(5, 8)), range(2, 4), range(7, 8))
+    """
+    single, double = (split(count, ranks, most) for most in (1, 2))
+    return single if max(map(len, single)) == max(map(len, double)) else double
+
+
+class Leaf(NamedTuple):
+    """Tell a rank what to do with a micro-batch's gradients.
+
+    Attributes:
+        kept: partial sums before it.
+        merges: the last so many of these are added to it.
+        goes: ``kept`` as a partial sum, or to a buffer as the sum of a subtree.
+    """
+
+    kept: int
+    merges: int
+    goes: str
+
+
+def leaves(part: range) -> list[Leaf]:
+    """List a rank's micro-batches: each adds up the partial sums that it completes.
+
+    >>> [(leaf.kept, leaf.merges, leaf.goes) for leaf in leaves(range(2, 5))]
+    [(0, 0, 'kept'), (1, 1, 'earlier'), (0, 0, 'gradients')]
+    """
+    found = []
+    for tree, buffer in zip(subtrees(part), sources(part), strict=True):
+        for at in range(len(tree)):
+            merges = (at & ~(at + 1)).bit_length()  # binary digits 1 at the end
+            found.append(Leaf(at.bit_count(), merges, "kept" if at + 1 < len(tree) else buffer))
+    return found
+
+
+def sources(part: range) -> list[str]:
+    """Return the buffers of a rank's subtrees: the last one is where layers write."""
+    return ["earlier", "gradients"][-len(subtrees(part)) :]
+
+
+@dataclass(frozen=True)
+class Tree:
+    micro_batches: int
+
+    def shares(self, ranks: int) -> tuple[range, ...]:
+        return shares(self.micro_batches, ranks)
+
+    def most(self, ranks: int) -> int:
+        """Return the subtrees of the rank that has most."""
+        return max(len(subtrees(part)) for part in self.shares(ranks))
+
+    def provable(self, ranks: int) -> Tree:
+        """Return the tree to prove on some ranks, perhaps more than there are micro-batches."""
+        return Tree(max(min(self.micro_batches, PROVED), 1 << (ranks - 1).bit_length()))
+
+    def parts(self, memory: Memory, rank: int, gradient: Symbol) -> list[tuple[range, Symbol]]:
+        """List a rank's micro-batches with their shares of its gradient."""
+        own = self.shares(memory.size)[rank]
+        return [(range(each, each + 1), memory.symbol("leaf", gradient, each, len(own))) for each in own]
+
+    def on_one_rank(self, memory: Memory, gradients: Sequence[Symbol]) -> Symbol:
+        """Return the sum of all micro-batches on a single rank."""
+        tree = self.provable(memory.size)
+        parts = [each for rank, own in enumerate(gradients) for each in tree.parts(memory, rank, own)]
+        return fold(parts, lambda one, other: memory.symbol("sum", one, other))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSubtrees(Payload):
+    """Give each shard of the bucket a row, with a place for each subtree of a rank."""
+
+    wire: Tree
+    codes: str = "subtrees"
+
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
+        return ranks * self.wire.most(ranks) * round_up(longest * itemsize, ROW_BYTES)
+
+    def objection(self, ranks: int) -> str:
+        least = f"invariant must be at least {ranks}, so that each rank has a micro-batch"
+        return f"{least}, not {self.wire.micro_batches}" * (self.wire.micro_batches < ranks)
+
+    def places(self, bucket: BucketMemory, row: int) -> list[Array]:
+        memory: Array = bucket.rows(self.codes)[row].reshape(self.wire.most(bucket.ranks), -1)
+        return list(memory.view(bucket.gradients.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSubtrees(OfSubtrees):
+    """Copy the sums of this rank's subtrees to the rows of their shards.
+
+    ``several``: some rank has two, and layers leave the first in buffer ``earlier``.
+    """
+
+    several: bool = True
+    writes = ("subtrees",)
+
+    @property
+    def buffers(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {"earlier": "scratch"} if self.several else {}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("gradients", *self.buffers)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return COPY_S * count * self.wire.most(ranks)
+
+    def prove(self, memory: Memory) -> None:
+        tree = self.wire.provable(memory.size)
+        for rank, shard in memory.places:
+            parts, sums = tree.parts(memory, rank, memory.read("gradients", rank, shard)), []
+            for each in subtrees(tree.shares(memory.size)[rank]):
+                own = [part for part in parts if part[0].start in each]
+                sums.append(fold(own, lambda one, other: memory.symbol("sum", one, other)))
+            memory.write(self.codes, rank, shard, memory.symbol("row", *sums))
+
+    def bind(self, bucket: BucketMemory) -> Act:
+        names, copies = sources(self.wire.shares(bucket.ranks)[bucket.rank]), list[tuple[Array, Array]]()
+        for shard in range(bucket.ranks):
+            for name, place in zip(names, self.places(bucket, shard), strict=False):
+                x = bucket.shard(name, shard)
+                copies.append((place[: x.size], x))
+
+        def pack(factor: float) -> None:
+            for row, x in copies:
+                row[...] = x
+
+        return pack
+
+    def __str__(self) -> str:
+        return f"pack subtrees of {self.wire.micro_batches} micro-batches"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldSubtrees(OfSubtrees):
+    """Sum all ranks' subtrees of the own shard along the rest of the tree."""
+
+    reads = ("subtrees",)
+    writes = ("gradients",)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return ADD_S * count / ranks * sum(len(subtrees(part)) for part in self.wire.shares(ranks))
+
+    def prove(self, memory: Memory) -> None:
+        every = self.wire.provable(memory.size).shares(memory.size)
+        for rank in range(memory.size):
+            parts = list[tuple[range, Symbol]]()
+            for other, part in enumerate(every):
+                kind, *sums = memory.made[memory.read(self.codes, rank, other)]
+                spans = subtrees(part)
+                if kind == "row" and len(sums) == len(spans):
+                    parts += zip(spans, sums, strict=True)
+            if sum(len(span) for span, _ in parts) == every[-1].stop:
+                found = fold(parts, lambda one, other: memory.symbol("sum", one, other))
+                memory.write("gradients", rank, rank, found)
+            else:
+                memory.forget("gradients", rank, rank)
+
+    def bind(self, bucket: BucketMemory) -> Act:
+        own = bucket.shard("gradients", bucket.rank)
+        parts = [
+            (span, place[: own.size])
+            for rank, part in enumerate(self.wire.shares(bucket.ranks))
+            for span, place in zip(subtrees(part), self.places(bucket, rank), strict=False)
+        ]
+        add = array_module(own).add
+
+        def sum_up(factor: float) -> None:
+            own[...] = fold(parts, lambda one, other: add(one, other, out=one))
+
+        return sum_up if own.size else lambda factor: None
+
+    def __str__(self) -> str:
+        return "sum subtrees along the tree"
+
+
+def with_tree(route: Route, micro_batches: int, ranks: int | None = None) -> Route:
+    """Let a route sum gradients along the tree. Raises ValueError if it does not sum them exactly once.
+
+    ``ranks``: of the job; None if there are several cases.
+    """
+    summing, known = reduce_scatter("gradients"), (all_gather("gradients"), all_gather("values"))
+    others = [stage for stage in route.stages if isinstance(stage, Collective) and stage not in (summing, *known)]
+    if route.out.count(summing) != 1 or others or not route.steady or route.codes or route.wire:
+        what = f"the route {route.name!r} does not sum all ranks' gradients, uncoded, in each iteration"
+        raise ValueError(f"invariant must be left out: {what}")
+    tree = Tree(micro_batches)
+    several = ranks is None or ranks > micro_batches or tree.most(ranks) > 1
+    stages: list[Stage] = []
+    for stage in route.out:
+        folded = PackSubtrees(wire=tree, several=several), all_to_all("subtrees"), FoldSubtrees(wire=tree)
+        stages += folded if stage == summing else (stage,)
+    return replace(route, name=f"{route.name}, invariant {micro_batches}", out=tuple(stages))

@@ -1,0 +1,360 @@
+"""Sums along a tree of micro-batches: the same bits on any number of ranks, whatever else is chosen.
+
+EVERY=1 trains all cases of the product; otherwise each 29th.
+"""
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from dear_mpi.kernels.optimizers import SGD
+from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.ranks.world import World
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
+from dear_mpi.training import Session
+from dear_mpi.training.fabric.plan_cost import traffic
+from dear_mpi.training.routes.find import FULL, SHARDED
+from dear_mpi.training.routes.invariant import (
+    FoldSubtrees,
+    PackSubtrees,
+    fold,
+    leaves,
+    shares,
+    sources,
+    subtrees,
+    with_tree,
+)
+from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving, train
+from dear_mpi.training.schedules import SCHEDULES
+from tests.markdown import ROOT
+from tests.training.route_checks import layers
+from tests.training_checks import EVERY, README, installed, on_all, settings
+
+RANKS = (1, 2, 3, 4, 5)
+TREES = [(1 << k, ranks) for k in range(7) for ranks in range(1, (1 << k) + 1)]
+
+
+def written(count, span=None):
+    """The sum of micro-batches as a text with brackets."""
+    return fold([(range(at, at + 1), str(at)) for at in span or range(count)], "({} + {})".format)
+
+
+def test_parts_have_two_subtrees_and_are_even():
+    for count, ranks in TREES:
+        parts, least = shares(count, ranks), -(-count // ranks)
+        assert [each for part in parts for each in part] == list(range(count))
+        assert len(parts) == ranks
+        assert all(1 <= len(subtrees(part)) <= 2 for part in parts)
+        assert max(map(len, parts)) <= max(least, 4 / 3 * least)
+        if count % ranks == 0:
+            assert {(len(part), len(subtrees(part))) for part in parts} == {(count // ranks, 1)}
+
+
+def test_ranks_write_the_sum_of_one():
+    """Each rank carries out its leaves; the owner adds up their subtrees."""
+    for count, ranks in TREES:
+        sums, most = [], 0
+        for part in shares(count, ranks):
+            kept, buffers = [], {}
+            for number, leaf in zip(part, leaves(part), strict=True):
+                assert leaf.kept == len(kept)
+                found = str(number)
+                for _ in range(leaf.merges):
+                    found = f"({kept.pop()} + {found})"
+                if leaf.goes == "kept":
+                    kept.append(found)
+                else:
+                    buffers[leaf.goes] = found
+                most = max(most, len(kept))
+            assert not kept
+            sums += [(span, buffers[name]) for span, name in zip(subtrees(part), sources(part), strict=True)]
+        assert fold(sums, "({} + {})".format) == written(count)
+        assert most <= math.log2(count)
+
+
+class InRankOrder(FoldSubtrees):
+    def prove(self, memory):
+        for rank in range(memory.size):
+            sums = [
+                symbol for row in range(memory.size) for symbol in memory.made[memory.read("subtrees", rank, row)][1:]
+            ]
+            memory.write("gradients", rank, rank, memory.symbol("sum", *sums))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8, 16, 1024])
+@pytest.mark.parametrize("route", [FULL, SHARDED], ids=str)
+def test_routes_are_proved_to_have_the_bits_of_one_rank(route, micro_batches):
+    found = with_tree(route, micro_batches)
+    proof, plain = prove(found), prove(route)
+    assert proof == plain
+    for number, stage in enumerate(found.out):
+        rest = found.out[:number] + found.out[number + 1 :]
+        with pytest.raises(RouteError):
+            prove(replace(found, out=rest))
+        if isinstance(stage, FoldSubtrees):
+            other = InRankOrder(wire=stage.wire)
+            with pytest.raises(RouteError, match="its sums do not have the bits of one rank"):
+                prove(replace(found, out=(*rest, other)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7])
+def test_routes_are_proved_on_other_numbers_of_ranks(ranks, monkeypatch):
+    monkeypatch.setattr("dear_mpi.training.routes.proof.HOSTS", (0,) * ranks)
+    for route, micro_batches in product((FULL, SHARDED), (8, 32)):
+        assert prove(with_tree(route, micro_batches)).exact
+
+
+def test_memory_of_a_second_subtree_is_there_if_a_rank_has_two():
+    kinds = {ranks: with_tree(FULL, 8, ranks).buffers for ranks in RANKS}
+    assert kinds == {1: {}, 2: {}, 3: {"earlier": "scratch"}, 4: {}, 5: {}}
+    assert isinstance(with_tree(FULL, 8, 3).out[1], PackSubtrees)
+
+
+# The product.
+
+MODELS = installed(
+    {"model": "mlp"},
+    {"model": "cnn", "batch": 16},
+    {"model": "gpt", "data": README, "context": 8, "batch": 16},
+)
+OPTIMIZERS = ("sgd", "adamw", "muon")
+FURTHER = ({}, {"clip": 0.1}, {"accumulate": 2}, {"clip": 0.1, "accumulate": 2, "loss_scale": "dynamic"})
+UPDATES, ALGORITHMS, FUSIONS = ("full", "sharded"), ("ring", "ordered", "auto"), ("none", "25MB", "cut:20kB")
+SUMMING = [name for name, schedule in SCHEDULES.items() if schedule.own_route() is None]
+STEP = 1 if EVERY else 29  # a prime: the rest of the division goes through all choices
+CASES = list(product(range(len(MODELS)), OPTIMIZERS, SUMMING, ALGORITHMS, RANKS))
+GROUPS = 8  # tests, which run side by side
+
+
+def run(ranks, saving=None, **choices):
+    config = Config.of(settings(**{"iterations": 3, "invariant": 8, "lr": 0.01} | choices))
+    reports = on_all(lambda transport: train(config, World(transport), saving=saving), ranks)
+    facts = [(each["params_sha256"], each["loss"]) if isinstance(each, dict) else each for each in reports]
+    assert facts == facts[:1] * ranks
+    return facts[0]
+
+
+@cache
+def on_one_rank(model, optimizer, further):
+    found = run(1, schedule="sequential", optimizer=optimizer, **MODELS[model], **FURTHER[further])
+    assert isinstance(found, tuple), found
+    return found
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_bits_of_one_rank(group):
+    for number in range(len(CASES))[::STEP][group::GROUPS]:
+        model, optimizer, schedule, algorithm, ranks = CASES[number]
+        further, update, fusion = number % 4, UPDATES[number // 4 % 2], FUSIONS[number % 3]
+        choices = {"schedule": schedule, "update": update, "algorithm": algorithm, "optimizer": optimizer}
+        choices |= {"fusion": fusion} | MODELS[model] | FURTHER[further]
+        assert run(ranks, **choices) == on_one_rank(model, optimizer, further), choices
+
+
+def test_choices_that_change_bits():
+    """Otherwise the test above would show nothing. Two parts of a micro-batch are one more level of the tree."""
+    found = [on_one_rank(0, "sgd", number) for number in range(3)]
+    assert found[2] == run(1, optimizer="sgd", invariant=16)
+    found += [run(1, optimizer="sgd", invariant=each) for each in (4, None)]
+    assert len(set(map(repr, found))) == len(found)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 5), (5, 2), (1, 4)])
+@pytest.mark.parametrize("choices", [{"optimizer": "adamw"}, {"optimizer": "muon", "update": "sharded"}], ids=str)
+def test_a_checkpoint_goes_on_with_the_same_bits_on_other_ranks(before, after, choices, tmp_path):
+    file = tmp_path / "run.npz"
+    whole = run(2, iterations=6, **choices)
+    run(before, Saving(file), iterations=3, **choices)
+    assert run(after, Saving(file, resume=True), iterations=6, schedule="wfbp", **choices) == whole
+
+
+# Sessions.
+
+SIZE = 3  # examples of a micro-batch
+
+
+def tied_layers():
+    """The last layer uses the first one's weights, in another place of memory that gradients are added to."""
+    found = layers()
+    again = Dense("again", np.zeros((6, 20)))
+    again.parameters[0].value = found[0].parameters[0].value
+    found[0].parameters[0].rebind = True
+    frozen = Dense("frozen", np.random.default_rng(2).standard_normal((4, 6)))
+    frozen.parameters[1].trained = False
+    return [*found, frozen, again, Gelu(), Dense("end", np.random.default_rng(3).standard_normal((20, 4)))]
+
+
+def batch(iteration, micro_batches, count=8):
+    rng = np.random.default_rng(iteration)
+    x, targets = rng.standard_normal((count * SIZE, 6)), rng.integers(0, 4, count * SIZE)
+    own = slice(micro_batches.start * SIZE, micro_batches.stop * SIZE)
+    return x[own], targets[own]
+
+
+def session_run(transport, make=layers, seen=lambda session: None, **options):
+    options = {"invariant": 8, "fusion": "cut:128B", "optimizer": SGD(0.1)} | options
+    with Session(make(), SoftmaxCrossEntropy(), transport, **options) as session:
+        losses = [session.step(*batch(each, session.micro_batches)) for each in range(3)]
+        seen(session)
+        session.flush()
+        return losses, session.parameters_sha256()
+
+
+@pytest.mark.parametrize("make", [layers, tied_layers])
+@pytest.mark.parametrize("options", [{}, {"clip": 0.1, "accumulate": 3}, {"update": "sharded", "debug": True}], ids=str)
+def test_sessions_with_parameters_in_their_own_memory_and_tied_ones(make, options):
+    found = [answer for ranks in RANKS for answer in on_all(lambda t: session_run(t, make, **options), ranks)]
+    assert isinstance(found[0], tuple), found[0]
+    assert found == found[:1] * sum(RANKS)
+
+
+def test_the_sum_is_that_of_the_naive_program():
+    """Gradients of each micro-batch by hand, added up by recursion."""
+
+    def naive():
+        model, loss = layers(), SoftmaxCrossEntropy()
+        parameters = [each for layer in model for each in layer.parameters]
+        for iteration in range(3):
+            x, targets = batch(iteration, range(8))
+
+            def gradients(first, last, x=x, targets=targets):
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    halves = zip(gradients(first, middle), gradients(middle, last), strict=True)
+                    return [left + right for left, right in halves]
+                own = slice(first * SIZE, last * SIZE)
+                y = x[own]
+                for layer in model:
+                    y = layer.forward(y)
+                loss.forward(y, targets[own])
+                dy = loss.backward(1 / len(targets))
+                for layer in reversed(model):
+                    dy = layer.backward(dy)
+                return [each.grad.copy() for each in parameters]
+
+            for parameter, gradient in zip(parameters, gradients(0, 8), strict=True):
+                parameter.value -= 0.1 * gradient
+        return [each.value for each in parameters]
+
+    def trained(transport):
+        found = []
+        session_run(transport, seen=lambda session: (session.flush(), found.extend(session.parameters)))
+        return [each.value.copy() for each in found]
+
+    for ranks in (1, 3, 4):
+        for found in on_all(trained, ranks):
+            assert all(np.array_equal(one, other) for one, other in zip(found, naive(), strict=True))
+
+
+def test_a_rank_sends_what_a_ring_sends_for_each_of_its_subtrees():
+    def sent(ranks, **options):
+        found = []
+        look = {"seen": lambda session: found.append(traffic(session.group.fabric, ("reduce_scatter",))[1])}
+        on_all(lambda transport: session_run(transport, schedule="dear", algorithm="ring", **look, **options), ranks)
+        return max(found)
+
+    for ranks in RANKS[1:]:
+        both = sent(ranks), sent(ranks, invariant=None)
+        assert both[0] == both[1] * (2 if ranks == 3 else 1), ranks
+
+
+def test_predictions_have_the_passes_and_bytes_of_the_tree():
+    """A network of infinite bandwidth leaves the passes: 3 of 8 on the slowest of 3 ranks, not 1."""
+
+    def seconds(**options):
+        options = {"models": ("synthetic:resnet50",), "schedules": ("sequential",), "fusions": ("25MB",)} | options
+        (row,) = (each.row for each in simulate(Settings(**options)))
+        return row["compute_s"], row["exposed_comm_s"]
+
+    slow = {"network": "1gbit,0us"}
+    for ranks, passes, subtrees_sent in ((2, 4, 1), (3, 3, 2), (4, 2, 1), (5, 2, 1)):
+        found, ring = seconds(ranks=(ranks,), invariant=8, **slow), seconds(ranks=(ranks,), **slow)
+        assert found[0] == pytest.approx(passes * ring[0])
+        assert found[1] == pytest.approx((1 + subtrees_sent) / 2 * ring[1], rel=0.05)
+
+
+def test_the_page_has_these_costs():
+    """A session holds a row for each subtree, the first subtree's sum, and partial sums of each level."""
+    rows = {"micro-batches of the slowest rank": [], "bytes sent, compared with `ring`": [], "more memory": []}
+    slowest, nbytes, memory = rows.values()
+    for ranks in RANKS:
+        parts = shares(8, ranks)
+        most = max(len(subtrees(part)) for part in parts)
+        kept = max(leaf.kept - leaf.merges + 1 for part in parts for leaf in leaves(part) if leaf.goes == "kept")
+        slowest.append(max(map(len, parts)))
+        nbytes.append("none" if ranks == 1 else f"{(1 + most) / 2:g}")
+        memory.append(most + (most - 1) + kept)
+    page = (ROOT / "docs" / "schedules.md").read_text()
+    for name, row in rows.items():
+        (line,) = [each for each in page.splitlines() if each.startswith(f"| {name}")]
+        assert [cell.strip() for cell in line.split("|")[2:-1]] == [*map(str, row)]
+
+
+class Exchanging(Gelu):
+    def exchange_forward(self, x):
+        return x
+
+    exchange_backward = exchange_forward
+
+
+def narrow():
+    found = layers()
+    return [*found, Dense("narrow", np.eye(4, dtype=np.float32))]
+
+
+OF_SESSIONS = [
+    ({"invariant": 6}, "invariant must be a power of two from 1 to 16384, not 6"),
+    ({"invariant": 0}, "invariant must be a power of two from 1 to 16384, not 0"),
+    ({"invariant": True}, "invariant must be a power of two from 1 to 16384, not True"),
+    ({"invariant": 2}, "invariant must be at least 3, so that each rank has a micro-batch, not 2"),
+    (
+        {"wire": "int8"},
+        "wire must be left out with invariant, or be fp64, the type in which each rank adds up, not 'int8'",
+    ),
+    ({"wire": "fp32"}, "wire must be left out with invariant, or be fp64"),
+    ({"weights": (1, 2, 1)}, "weights must be left out with invariant, which shares out batches, not (1, 2, 1)"),
+    ({"schedule": "local:2"}, "invariant must be left out: the route 'local:2' does not sum all ranks' gradients"),
+    ({"schedule": "diloco:3"}, "invariant must be left out: the route 'diloco:3' does not sum"),
+    ({"make": narrow}, "invariant needs parameters of one type, not of fp"),
+    ({"make": lambda: [Exchanging(), *layers()]}, "invariant must be left out: layers exchange data"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), OF_SESSIONS, ids=[said for _, said in OF_SESSIONS])
+def test_what_cannot_hold_is_refused_on_all_ranks(options, said):
+    answers = on_all(lambda transport: session_run(transport, **options), 3)
+    assert answers == answers[:1] * 3
+    assert said in answers[0]
+
+
+OF_RUNS = [
+    ({"batch": 36}, "batch must be a multiple of invariant, 8 micro-batches, not 36"),
+    ({"accumulate": 3}, "accumulate must divide 4, the examples of a micro-batch (batch / invariant), not be 3"),
+]
+
+
+@pytest.mark.parametrize(("choices", "said"), OF_RUNS)
+def test_settings_of_runs_that_are_refused(choices, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Config.of(settings(invariant=8, **choices))
+
+
+def test_examples_that_are_no_micro_batches_are_refused():
+    """Before anything is sent; and if parts could be split, ranks expect different numbers of targets."""
+
+    def body(transport, rows):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, invariant=8) as session:
+            session.step(np.ones((rows, 6)), np.zeros(rows, int))
+
+    with pytest.raises(ValueError, match="this rank's 8 examples cannot be split into 3 micro-batches in 1 parts"):
+        on_all(lambda transport: body(transport, 8), 3)
+    said = on_all(lambda transport: body(transport, 6), 3)
+    assert "ranks expect different numbers of targets in the whole batch" in said[0]
