@@ -46,6 +46,9 @@ def expected(plan: Plan, number: int, at: int, size: int, rank: int) -> np.ndarr
     if call.collective == "all_gather":
         return np.concatenate([given[each][borders[each] : borders[each + 1]] for each in range(size)])
     total = total.astype(buffer.dtype)
+    if call.collective in ("broadcast", "reduce"):
+        own = given[rank if call.collective == "reduce" else call.root]
+        return total if call.collective == "reduce" and rank == call.root else own
     return total[borders[rank] : borders[rank + 1]] if call.collective == "reduce_scatter" else total
 
 
@@ -55,10 +58,11 @@ def check_calls(comm: MPI.Intracomm, calls: int, seed: int) -> int:
     common, own = random.Random(seed), random.Random(f"{seed} {rank}")
     transport = spinning(comm)
     plans = []
-    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
         for count in COUNTS:
-            x = np.zeros(count * size, common.choice(TYPES))
-            plans.append(make_plan(collective, x, transport, algorithm="auto"))
+            x, root = np.zeros(count * size, common.choice(TYPES)), common.randrange(size)
+            root = root if collective in ("broadcast", "reduce") else 0
+            plans.append(make_plan(collective, x, transport, algorithm="auto", root=root))
     met = sum(plan.algorithm == "shared" and plan.task.reached.counters is not None for plan in plans)
     begin_s = time.perf_counter()
     for number in range(calls):

@@ -23,3 +23,9 @@ def all_gather(rank: int, size: int) -> Program:
     sends = tuple(Send(peer, range(rank, rank + 1)) for peer in ahead)
     receives = tuple(Receive(peer, range(peer, peer + 1)) for peer in reversed(ahead))
     return Program("all_gather", rank, size, (Step(sends, receives),) if ahead else ())
+
+
+def broadcast(rank: int, size: int) -> Program:
+    sends = tuple(Send(peer, range(size)) for peer in range(1, size) if rank == 0)
+    receives = (Receive(0, range(size)),) if rank else ()
+    return Program("broadcast", rank, size, (Step(sends, receives),) if size > 1 else ())

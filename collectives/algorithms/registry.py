@@ -84,8 +84,9 @@ class Rows(Mapping[str, dict[str, Algorithm]]):
             file, functions = self.written[name]
             module = import_module(f"dear_mpi.collectives.algorithms.{file}")
             row = {collective: getattr(module, function) for collective, function in functions.items()}
-            for collective in MIRROR.keys() & functions:
-                row = family(row[collective], collective) | row
+            for collective in MIRROR:  # an all-reduce comes from an all_gather if there is one
+                if collective in functions:
+                    row = family(row[collective], collective) | row
             self.made[name] = {collective: row[collective] for collective in COLLECTIVES if collective in row}
         return self.made[name]
 
@@ -103,8 +104,8 @@ ALGORITHMS = Rows(
         "ring": ("ring", {name: name for name in ("reduce_scatter", "all_gather", "all_reduce")}),
         "bidirectional": ("bidirectional", GATHER),
         "pairwise": ("pairwise", GATHER | {"all_to_all": "all_to_all"}),
-        "ordered": ("ordered", GATHER),
-        "shared": ("ordered", GATHER),  # without messages
+        "ordered": ("ordered", GATHER | {"broadcast": "broadcast"}),
+        "shared": ("ordered", GATHER | {"broadcast": "broadcast"}),  # without messages
         "bruck": ("bruck", GATHER),
         "recursive_doubling": ("recursive_doubling", SUM),
         "rabenseifner": ("rabenseifner", GATHER),

@@ -21,6 +21,7 @@ from dear_mpi.collectives.program.program import Partition
 from dear_mpi.kernels.lookup import lookup
 
 Operand = tuple[str, int]
+ROOT = 0  # ranks are counted from the root on
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,33 @@ class Share:
         mine = "buffer", self.rank
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
+    def cuts(self, number: int) -> list[range]:
+        """Return a block of each shard, or once the whole buffer if it fits into a block."""
+        if self.partition.count <= self.block:
+            return [range(self.partition.count)] if number == 0 else []
+        return [self.cut(rank, number) for rank in self.ranks]
+
+    def post_at_root(self, number: int) -> list[Move]:
+        return [self.post(cut) for cut in self.cuts(number) if self.rank == ROOT]
+
+    def fetch_from_root(self, number: int) -> list[Move]:
+        mine, root = ("buffer", self.rank), ("mailbox", ROOT)
+        return [Move(mine, (root,), cut) for cut in self.cuts(number) if self.rank != ROOT]
+
+    def post_for_root(self, number: int) -> list[Move]:
+        return [self.post(cut) for cut in self.cuts(number) if self.rank != ROOT]
+
+    def combine_at_root(self, number: int) -> list[Move]:
+        return [self.combine("mailbox", cut) for cut in self.cuts(number) if self.rank == ROOT]
+
 
 # Results are posted where a mailbox is free: no rank posts contributions to its own shard.
 STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
     "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
     "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),
     "all_gather": ((Share.post_own,), (Share.fetch_others,)),
+    "broadcast": ((Share.post_at_root,), (Share.fetch_from_root,)),
+    "reduce": ((Share.post_for_root,), (Share.combine_at_root,)),
 }
 
 
@@ -139,10 +161,22 @@ def reduce_in_buffers(share: Share) -> list[Move]:
     return moves
 
 
+def broadcast_in_buffers(share: Share) -> list[Move]:
+    return [Move(("buffer", share.rank), (("buffer", ROOT),), range(share.partition.count))]
+
+
+def reduce_in_root(share: Share) -> list[Move]:
+    """Combine my shard in the root's buffer."""
+    sources = tuple(("buffer", rank) for rank in share.ranks)
+    return [Move(("buffer", ROOT), sources, share.shard(share.rank))]
+
+
 BUFFERS: dict[str, Callable[[Share], list[Move]]] = {
     "all_reduce": reduce_in_buffers,
     "reduce_scatter": scatter_in_buffers,
     "all_gather": gather_in_buffers,
+    "broadcast": broadcast_in_buffers,
+    "reduce": reduce_in_root,
 }
 
 

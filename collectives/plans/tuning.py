@@ -54,8 +54,8 @@ TABLE: dict[tuple[str, int], dict[str, int | None]] = {
     ("all_reduce", 128): {"recursive_doubling": 16 * KIB, "rabenseifner": 8 * MIB, "ring": None},
     **{("reduce_scatter", ranks): {"bruck": limit, "ring": None, "shared": None} for ranks, limit in GATHERS.items()},
     **{("all_gather", ranks): {"bruck": limit, "ring": None, "shared": None} for ranks, limit in GATHERS.items()},
-    ("broadcast", 4): {"binomial": None},
-    ("reduce", 4): {"binomial": None},
+    ("broadcast", 4): {"binomial": None, "shared": None},
+    ("reduce", 4): {"binomial": None, "shared": None},
     ("all_to_all", 4): {"pairwise": None},
 }
 BUILT_IN = tuple(

@@ -73,6 +73,8 @@ class Counters(CounterBarrier):
 
 @dataclass(frozen=True)
 class Reach:
+    """The memory of all ranks; ranks are counted from the root on."""
+
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
@@ -91,7 +93,7 @@ def reach_for(task: Task, counters: Line | None) -> Reach | None:
     # Types summed in a wider type are rounded once, hence combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
-    share = Share(call.partition(transport.size), transport.rank, block, at_once)
+    share = Share(call.partition(transport.size), (transport.rank - call.root) % transport.size, block, at_once)
     arrays = transport.reach(buffer) if on_host and buffer.nbytes > PRIVATE_BYTES else None
     mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
     if mailboxes:
@@ -103,15 +105,16 @@ def reach_for(task: Task, counters: Line | None) -> Reach | None:
     if needed and arrays is None:
         which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
         raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
-    return None if arrays is None else Reach(share, arrays, mailboxes, counters)
+    return None if arrays is None else Reach(share, [*arrays[call.root :], *arrays[: call.root]], mailboxes, counters)
 
 
 class SharedRun(InstructionRun):
     def __init__(self, task: Task, like: "SharedRun | None" = None) -> None:
         self.buffer, self.op = task.buffer, task.op
-        self.reached: Reach = task.reached
+        self.reached, self.share = task.reached, task.reached.share
+        self.names = [(rank + task.call.root) % task.transport.size for rank in self.share.ranks]
         self.rank, counters = task.transport.rank, task.reached.counters
-        moves = phases(task.call.collective, task.reached.share, mailboxes=task.reached.mailboxes)
+        moves = phases(task.call.collective, self.share, mailboxes=task.reached.mailboxes)
         self.barriers = len(moves) - 1
         if counters is None:
             self.barrier: Messages | Counters = Messages(task.transport, task.tag)
@@ -133,9 +136,11 @@ class SharedRun(InstructionRun):
     def part(self, move: Move, phase: int) -> Part:
         kind = "copying" if len(move.sources) == 1 else "combining"
         (_, source), (_, target) = move.sources[0], move.target
-        peer = next((rank for rank in (source, target) if rank != self.rank and kind == "copying"), None)
-        chunk = bisect_right(self.reached.share.partition.borders, move.elements.start) - 1
-        return Part(kind, phase, peer=peer, chunk=chunk, nbytes=len(move.elements) * self.buffer.itemsize)
+        other = [self.names[rank] for rank in (source, target) if rank != self.share.rank and kind == "copying"]
+        chunk = bisect_right(self.share.partition.borders, move.elements.start) - 1
+        return Part(
+            kind, phase, peer=other[0] if other else None, chunk=chunk, nbytes=len(move.elements) * self.buffer.itemsize
+        )
 
     def bind(self, move: Move, run: int) -> Action:
         target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]
@@ -146,8 +151,8 @@ class SharedRun(InstructionRun):
 
     def view(self, operand: Operand, move: Move, run: int) -> Array:
         kind, rank = operand
-        elements = self.reached.share.in_mailbox(move.elements, run) if kind == "mailbox" else move.elements
-        array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
+        elements = self.share.in_mailbox(move.elements, run) if kind == "mailbox" else move.elements
+        array = self.buffer if operand == ("buffer", self.share.rank) else self.reached.arrays[rank]
         return array[elements.start : elements.stop]
 
     def on(self, task: Task) -> "SharedRun | None":
@@ -177,8 +182,9 @@ class SharedRun(InstructionRun):
         if self.position != IN_SHORT:
             return super().progress()
         assert isinstance(self.barrier, Counters)
-        late, phase = self.barrier.late, (self.barrier.count - 1) % self.barriers
-        return next((at for at, part in enumerate(self.parts) if part.step == phase and part.peer in late), 0)
+        phase, late = (self.barrier.count - 1) % self.barriers, self.barrier.late
+        waits = [Part("ending", phase, peer=peer, incoming=True) for peer in late]
+        return self.parts.index(waits[0]) if waits else 0
 
     def free(self) -> None:
         super().free()
