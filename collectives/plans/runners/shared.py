@@ -32,11 +32,13 @@ __all__ = ["check", "check_call", "prepare"]  # whether memory is reachable is f
 MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier of messages
 BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
 MAILBOXES_BYTES = 2 * 1024 * 1024  # below: mailboxes beat messages between ranks of a host, warm or cold
-IN_SHORT = -1  # the position of a run that is made by its shortened calls
+IN_SHORT = -1  # position of a run by its shortened calls
 MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; smaller with many ranks
 
 
-class Messages:
+class ByMessages:
+    """A barrier of persistent messages."""
+
     def __init__(self, transport: Transport, tag: int) -> None:
         rank, size, token = transport.rank, transport.size, np.zeros(0, np.uint8)
         rounds = [1 << number for number in range((size - 1).bit_length())]
@@ -57,7 +59,9 @@ class Messages:
             yield from map(waiting, ends, pair)
 
 
-class Counters(CounterBarrier):
+class ByCounters(CounterBarrier):
+    """A barrier of counters: one call in whole runs, an act for each peer where runs are noted or polled."""
+
     requests = ()
 
     def shortened(self, acts: Sequence[Act]) -> list[Action]:
@@ -117,9 +121,9 @@ class SharedRun(InstructionRun):
         moves = phases(task.call.collective, self.share, mailboxes=task.reached.mailboxes)
         self.barriers = len(moves) - 1
         if counters is None:
-            self.barrier: Messages | Counters = Messages(task.transport, task.tag)
+            self.barrier: ByMessages | ByCounters = ByMessages(task.transport, task.tag)
         else:
-            self.barrier = Counters(counters, self.rank) if like is None else like.barrier
+            self.barrier = ByCounters(counters, self.rank) if like is None else like.barrier
         runs = [list(self.acts(moves, number)) for number in range(1 + task.reached.mailboxes)]
         self.runs = [[act.call for act in acts] for acts in runs]
         self.short = [self.barrier.shortened(acts) for acts in runs]
@@ -181,7 +185,7 @@ class SharedRun(InstructionRun):
     def progress(self) -> int:
         if self.position != IN_SHORT:
             return super().progress()
-        assert isinstance(self.barrier, Counters)
+        assert isinstance(self.barrier, ByCounters)
         phase, late = (self.barrier.count - 1) % self.barriers, self.barrier.late
         waits = [Part("ending", phase, peer=peer, incoming=True) for peer in late]
         return self.parts.index(waits[0]) if waits else 0
