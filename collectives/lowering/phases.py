@@ -142,9 +142,8 @@ def scatter_in_buffers(share: Share) -> list[Move]:
 
 
 def gather_in_buffers(share: Share) -> list[Move]:
-    """Copy my shard to the others, block by block, so that it is read from memory once."""
-    mine, own = ("buffer", share.rank), share.shard(share.rank)
-    blocks = [own] if len(share.others) == 1 else [share.cut(share.rank, number) for number in range(share.blocks)]
+    mine = "buffer", share.rank
+    blocks = [share.cut(share.rank, number) for number in range(share.blocks)]
     return [Move(("buffer", rank), (mine,), block) for block in blocks for rank in share.others]
 
 
