@@ -7,7 +7,7 @@ import traceback
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import abort_job
-from dear_mpi.reporting.output import output
+from dear_mpi.reporting.files import output
 
 
 @output()

@@ -15,7 +15,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from operator import index
 from typing import Any, TypeVar
 
@@ -215,6 +214,8 @@ class Partition:
             raise ValueError(f"weights must be {size} numbers, one for each rank, not {weights!r}")
         if not all(0 <= weight < math.inf for weight in given) or not any(given):
             raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {weights!r}")
+        from fractions import Fraction  # slow to import
+
         shares = list(map(Fraction, given))  # exact: all ranks round alike
         total = sum(shares)
         exact = [count * share / total for share in shares]

@@ -15,7 +15,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -134,6 +133,8 @@ class Endless(Exception):
 
 def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -> T:
     """Limit a call's time, restarted when ``place()`` changes; raises Endless."""
+    from concurrent.futures import Future, wait  # slow to import
+
     future = Future[T]()
 
     def run() -> None:

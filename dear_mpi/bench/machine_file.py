@@ -9,9 +9,8 @@ import numpy as np
 from msgspec import Meta
 
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES

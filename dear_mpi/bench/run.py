@@ -26,9 +26,9 @@ from dear_mpi.bench.machine_file import Fit, Row, fit_network, programs_of, time
 from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.transport import Transport

@@ -1,14 +1,20 @@
-"""Write a command's files atomically, after a trial before the work."""
+"""Write a command's files atomically, after a trial before the work; report unwritable standard output (a full disk).
 
+The latter is one line, and exit code 1.
+"""
+
+import io
 import os
 import secrets
 import shutil
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from typing import IO, Any
 
 from dear_mpi.collectives.program.errors import AgreedError
 
@@ -131,3 +137,68 @@ def explaining(flag: str, path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error if path.parent.is_dir() else f"there is no folder {str(path.parent)!r}"
         raise ValueError(f"{flag} {str(path)!r} cannot be written: {reason}") from None
+
+
+def printable(text: str) -> str:
+    """Escape characters that command a terminal: names come from others' files.
+
+    >>> printable("a\\x1b[2Jb"), printable("µs")
+    ('a\\\\x1b[2Jb', 'µs')
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+class StandardOutput(io.TextIOWrapper):
+    """Report a failed write once, or nothing if the reader has left; then discard text.
+
+    The command finishes its work, so that no rank waits.
+    """
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        with self.unless_full():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self.unless_full():
+            super().flush()
+
+    @contextmanager
+    def unless_full(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            to_nowhere(self)
+        except OSError as error:
+            to_nowhere(self)
+            self.lost = True
+            with suppress(OSError):
+                print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Guard standard output until the process ends; lost text changes the exit code."""
+    given: Any = sys.stdout
+    if given is None:
+        yield
+        return
+    how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
+    sys.stdout = mine = StandardOutput(given.detach(), **how)
+    try:
+        yield
+    except SystemExit as ended:
+        mine.flush()
+        if mine.lost and not ended.code:
+            raise SystemExit(1) from None
+        raise

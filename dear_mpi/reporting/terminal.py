@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
-from dear_mpi.reporting.output import printable
+from dear_mpi.reporting.files import printable
 
 if TYPE_CHECKING:
     from dear_mpi.ranks.world import World

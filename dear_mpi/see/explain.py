@@ -20,10 +20,9 @@ from dear_mpi.collectives.lowering.check import check_instructions, check_phases
 from dear_mpi.collectives.lowering.messages import WINDOW, Portion
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.plans.tuning import MOST_POSTED
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates, rates_of, spread
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, Receive, asks_for
 from dear_mpi.collectives.program.user_file import WithExtras, is_in_file
 from dear_mpi.collectives.program.verify import (

@@ -24,9 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
-from dear_mpi.collectives.program.cost import Simulation
+from dear_mpi.collectives.program.cost import Network, Side, Simulation
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.network import Network, Side
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, Step, asks_for, write_program
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import grouped

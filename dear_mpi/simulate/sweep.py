@@ -14,8 +14,8 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.hosts import share_served
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import ALL_TO_ALL
 from dear_mpi.reporting.units import grouped, parse_straggler

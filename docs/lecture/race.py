@@ -23,7 +23,7 @@ from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.cli.flags import MOST_THREADS
 from dear_mpi.cli.run import complaining
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup

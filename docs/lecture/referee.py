@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dear_mpi.collectives import programs
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.user_file import is_in_file
 from docs.lecture.desk.algorithms import NETWORK, own_collective, prove, seconds_of
 

@@ -19,8 +19,7 @@ from dear_mpi.bench.saved import tuned
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import in_a_row
 from dear_mpi.collectives.plans.tuning import Rule, wants_shared, write_rules
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import run_world

@@ -6,7 +6,7 @@ import pytest
 from dear_mpi.bench.machine_file import programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from tests.bench.runs import row_at
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, served, servers
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.verify import keeps_rank_order, run
 from dear_mpi.collectives.transports.loopback import run_loopback
 

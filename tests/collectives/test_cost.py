@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, connected, cost, fair_rates
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network, connected, fair_rates
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 CHUNK = 100  # bytes

@@ -7,7 +7,7 @@ import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network, read_rates

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.simulate import prices as module
 from dear_mpi.simulate.prices import Prices, StandIns, find_lockstep, find_stand_ins, outline

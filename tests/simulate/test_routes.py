@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings

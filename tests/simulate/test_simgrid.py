@@ -10,8 +10,7 @@ import shutil
 import pytest
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.user_file import WithExtras
 from tests.simulate import simgrid

@@ -6,7 +6,7 @@ import numpy as np
 
 import dear_mpi.training.options
 import dear_mpi.training.session
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy

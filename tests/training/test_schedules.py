@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link

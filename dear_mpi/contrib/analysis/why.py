@@ -19,9 +19,8 @@ from dear_mpi.bench.backends import candidate, labels
 from dear_mpi.bench.machine_file import Fit, Row, gradient, programs_of
 from dear_mpi.bench.run import Look, Report, merit
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array

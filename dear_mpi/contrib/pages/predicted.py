@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.hosts import format_rate
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.look import MOST_RUNS
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dear_mpi.collectives.program.cost import Simulation
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, Simulation
 from dear_mpi.collectives.program.program import Program
 
 # Alpha, b.

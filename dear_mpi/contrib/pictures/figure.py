@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from dear_mpi.reporting.files import replacing
-from dear_mpi.reporting.output import printable
+from dear_mpi.reporting.files import printable, replacing
 
 DOTS_PER_INCH = 150  # of a PNG
 BELOW_INCHES = 0.65  # for a legend of two lines

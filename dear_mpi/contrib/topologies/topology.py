@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from dear_mpi.collectives.program.network import Network, Side, Way
+from dear_mpi.collectives.program.cost import Network, Side, Way
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import parse_link, whole_number
 

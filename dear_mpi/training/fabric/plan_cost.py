@@ -9,8 +9,7 @@ import numpy as np
 from dear_mpi.collectives import make_plan, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.program.cost import Cost, cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Cost, Network, cost
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up

@@ -6,9 +6,8 @@ from typing import Any
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import algorithm_source, load_algorithm, served_by
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
 from dear_mpi.collectives.program.user_file import load
 from dear_mpi.contrib.pages.algorithms import MEANINGS

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from functools import cache
 
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.schedules.dear import Dear
 from docs.lecture.desk.algorithms import ITEMSIZE, Written, seconds_of

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from docs.lecture.desk.algorithms import seconds_of
 
 SIZES = tuple(1 << power for power in range(8, 28, 2))

@@ -10,9 +10,8 @@ from functools import cache
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Rates, by_host
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.algorithms.themis import split
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes, parse_links

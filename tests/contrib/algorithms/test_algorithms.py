@@ -7,9 +7,8 @@ import pytest
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import served_by
-from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Blocks
-from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see import explain as proof

@@ -9,7 +9,7 @@ from rich.console import Console
 from dear_mpi.bench.machine_file import Fit
 from dear_mpi.bench.run import Report
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.contrib.analysis.arrival import (
     PATTERNS,
     after_last,

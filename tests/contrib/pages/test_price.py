@@ -7,8 +7,7 @@ import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.contrib.pages.algorithms import one_size
 from dear_mpi.contrib.pages.priced import BETWEEN, GAMMA
 

@@ -9,7 +9,7 @@ import pytest
 
 from dear_mpi.bench.run import bound_us
 from dear_mpi.bench.saved import Run
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.contrib.pictures.measured import draw_runs
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line, invoke, succeed

@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import draw_timeline
-from dear_mpi.reporting.output import printable
+from dear_mpi.reporting.files import printable
 from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.timelines import run_of, timeline_of
 

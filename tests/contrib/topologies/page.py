@@ -6,8 +6,7 @@ SimGrid replays the programs; our model prices them for the star. How far the tw
 """
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of, served_by
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.user_file import entry_points_of
 from dear_mpi.contrib.topologies.topology import parse_topology
 from dear_mpi.reporting.units import format_bytes

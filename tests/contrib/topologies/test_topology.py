@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.contrib.topologies.topology import ShapedNetwork, Topology, parse_topology
 from dear_mpi.simulate.network import read_network
