@@ -18,7 +18,7 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, asks_for
 from dear_mpi.collectives.program.user_file import is_in_file
-from dear_mpi.collectives.program.verify import keeps_rank_order
+from dear_mpi.collectives.program.verify import keeps_rank_order, sums_alike
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
@@ -92,7 +92,8 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
         are = "are" if keeps_rank_order(written) else "are not"
-        screen.print(f"Contributions {are} combined in the order of the ranks.")
+        change = "change no bit" if sums_alike(written) else "can change bits"
+        screen.print(f"Contributions {are} combined in the order of the ranks. Sizes and cuts {change} of a sum.")
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)
