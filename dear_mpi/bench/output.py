@@ -6,18 +6,19 @@ import json
 import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from dear_mpi.bench.backends import candidate, label, labels
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.fit import MOST_RANKS, Fit, programs_of
+from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.collectives.program.verify import sums_alike
 from dear_mpi.kernels.lookup import lookup
@@ -173,9 +174,9 @@ def bits(rows: Sequence[Row]) -> Iterator[str]:
     first, found = rows[0], dict[str, bool]()
     hosts = [host for host, ranks in enumerate(first.hosts) for _ in range(ranks)]
     for row in rows if OPERATIONS[first.collective].reduces and first.ranks <= MOST_RANKS else ():
-        if row.chosen not in found and (runner := runner_of(row.chosen)) in ("messages", "shared"):
-            ran = programs_of(replace(row, chosen="ordered") if runner == "shared" else row, hosts)
-            found |= {row.chosen: sums_alike(ran)} if ran else {}
+        if row.chosen not in found:
+            with suppress(ValueError):  # a library's has no program
+                found[row.chosen] = sums_alike(programs(row.chosen, row.collective, row.ranks, hosts=hosts))
     names = ", ".join(name for name, alike in found.items() if alike)
     also = f", and for {names} also with all sizes and cuts" * bool(names)
     if found:
