@@ -185,6 +185,29 @@ def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
+def sums_alike(programs: Sequence[Program]) -> bool:
+    """Return whether all chunks are summed in one order of ranks: sizes and cuts of a buffer then change no bit."""
+    contract, size = COLLECTIVES[programs[0].collective], len(programs)
+    orders: dict[tuple[int, ...], int] = {}  # numbers of sums, by those of their terms; below ``size``: of one rank
+    held = [dict.fromkeys(range(programs[0].chunks), rank) for rank in range(size)]
+    for number in range(len(programs[0].steps)):
+        before = [dict(row) for row in held]
+        for program, row in zip(programs, held, strict=True):
+            terms = defaultdict[int, dict[int, int]](dict)  # by chunk and rank
+            for receive in program.steps[number].receives:
+                for chunk in receive.chunks:
+                    if receive.combine:
+                        terms[chunk][receive.peer] = before[receive.peer][chunk]
+                    else:
+                        row[chunk] = before[receive.peer][chunk]
+            for chunk, peers in terms.items():
+                found = [order for _, order in sorted({**peers, program.rank: before[program.rank][chunk]}.items())]
+                key = tuple(sorted(found) if len(found) == 2 else found)  # two terms commute
+                row[chunk] = orders.setdefault(key, size + len(orders))
+    owned = ((program, chunk) for program in programs for chunk in range(program.chunks))
+    return len({held[each.rank][chunk] for each, chunk in owned if contract.ends(each.rank, each.owner(chunk))}) == 1
+
+
 def fault_of(programs: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
     try:
         for check_one in checks:

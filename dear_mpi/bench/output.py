@@ -6,6 +6,7 @@ import json
 import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.machine_file import MOST_RANKS, Fit, Row
 from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
+from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.user_file import WithExtras
+from dear_mpi.collectives.program.verify import sums_alike
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
@@ -99,7 +102,7 @@ def table_lines(report: Report) -> Iterator[Text]:
         shared = ", ".join(words[name] for name in alike if words[name] != "none")
         yield from comments(title(rows), *[shared] * bool(shared), *meaning(rows), "")
         yield from lines_of(shown(rows, report.names))
-        yield from comments(*average_lines(rows), *columns(rows))
+        yield from comments(*average_lines(rows), *columns(rows), *bits(rows))
         if late := sum(row.late for row in rows):
             yield from comments(f"{late} samples do not count, because a rank was late for their start")
         yield from comments("")
@@ -163,6 +166,20 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     of_libraries = all(candidate(peer).is_library for peer in peers)
     what = "the fastest call of an MPI library" if of_libraries else ", ".join(peers)
     yield f"/peer: the time over that of {what}. *: the 95 % interval of the ratio excludes 1"
+
+
+def bits(rows: Sequence[Row]) -> Iterator[str]:
+    """Tell what changes no bit of our algorithms' sums."""
+    first, found = rows[0], dict[str, bool]()
+    hosts = [host for host, ranks in enumerate(first.hosts) for _ in range(ranks)]
+    for row in rows if OPERATIONS[first.collective].reduces and first.ranks <= MOST_RANKS else ():
+        if row.chosen not in found:
+            with suppress(ValueError):  # a library's has no program
+                found[row.chosen] = sums_alike(programs(row.chosen, row.collective, row.ranks, hosts=hosts))
+    names = ", ".join(name for name, alike in found.items() if alike)
+    also = f", and for {names} also with all sizes and cuts" * bool(names)
+    if found:
+        yield f"Bits of our sums are the same in all runs and schedules{also}, but not on other numbers of ranks."
 
 
 def fit_text(fit: Fit | None) -> str:

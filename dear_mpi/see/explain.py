@@ -35,6 +35,7 @@ from dear_mpi.collectives.program.verify import (
     promised,
     replay,
     run,
+    sums_alike,
     verify,
 )
 from dear_mpi.kernels.lookup import lookup
@@ -109,7 +110,8 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
         are = "are" if keeps_rank_order(written) else "are not"
-        screen.print(f"Contributions {are} combined in the order of the ranks.")
+        change = "change no bit" if sums_alike(written) else "can change bits"
+        screen.print(f"Contributions {are} combined in the order of the ranks. Sizes and cuts {change} of a sum.")
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)

@@ -119,7 +119,7 @@ def test_training_and_the_benchmark_take_shared_memory_for_the_same_algorithms(t
     assert not wants_shared("auto", (0, 1))  # between hosts nothing is shared
     sizes = {nbytes: wants_shared(f"auto:{rules}", (0, 0), "all_reduce", nbytes) for nbytes in (4096, 1 << 20, 1 << 21)}
     assert sizes == {4096: False, 1 << 20: True, 1 << 21: False}
-    assert not wants_shared("auto", (0, 0), "broadcast", 1 << 20)  # the table has no such rule
+    assert not wants_shared("auto", (0, 0), "all_to_all", 1 << 20)  # the table has no such rule
 
 
 def test_auto_says_what_it_chose():

@@ -76,6 +76,21 @@ def test_busbw_is_what_the_words_say(collective, ranks):
     assert eval(factor, {"n": ranks}) == pytest.approx(OPERATIONS[collective].factor(ranks))
 
 
+def test_the_table_tells_what_changes_no_bit():
+    begin = "Bits of our sums are the same in all runs and schedules"
+    rows = {name: row(name, 64, ranks=3, hosts=[3]) for name in ("native", "ring", "ordered", "shared")}
+    for names, said in (
+        (("native", "ring"), f"{begin}, but not on other numbers of ranks."),
+        (
+            tuple(rows),
+            f"{begin}, and for ordered, shared also with all sizes and cuts, but not on other numbers of ranks.",
+        ),
+        (("native",), None),
+    ):
+        text = unfolded(printed("table", *(rows[name] for name in names), names=names))
+        assert (said in text) if said else begin not in text
+
+
 @pytest.mark.parametrize("width", [6, 7])
 @given(st.floats(0, 1e30))
 def test_a_number_fits_its_column(width, value):

@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import all_gather, all_reduce, reduce_scatter
+from dear_mpi.collectives import all_gather, all_reduce, programs, reduce_scatter
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.program.verify import sums_alike
 from dear_mpi.collectives.transports.loopback import run_loopback
 from tests.test_docs import algorithm_rows
 
@@ -74,6 +75,16 @@ def test_size_and_cut(name, what):
         assert {5} <= differs <= {3, 5}
     else:
         assert {5, 8} <= differs
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("ranks", range(2, 10))
+def test_programs_tell_it(name, ranks):
+    """``explain`` and ``bench`` report it from the programs."""
+    power = CELLS[name].endswith("power of two") and ranks & (ranks - 1) == 0
+    for collective in {"all_reduce", "reduce_scatter", "reduce"} & set(ALGORITHMS[name]):
+        alike = sums_alike(programs(name, collective, ranks, hosts=[0] * ranks))
+        assert alike if CELLS[name] == "all" or power else not alike or ranks < 4
 
 
 @pytest.mark.parametrize("name", CELLS)

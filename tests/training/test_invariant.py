@@ -83,10 +83,9 @@ def test_ranks_write_the_sum_of_one():
 class InRankOrder(FoldSubtrees):
     def prove(self, memory):
         for rank in range(memory.size):
-            sums = [
-                symbol for row in range(memory.size) for symbol in memory.made[memory.read("subtrees", rank, row)][1:]
-            ]
-            memory.write("gradients", rank, rank, memory.symbol("sum", *sums))
+            rows = [memory.made[memory.read("subtrees", rank, row)][1:] for row in range(memory.size) if row != rank]
+            rows.insert(rank, self.own_sums(memory, rank, rank))
+            memory.write("gradients", rank, rank, memory.symbol("sum", *[each for row in rows for each in row]))
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 8, 16, 1024])

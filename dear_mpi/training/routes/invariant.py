@@ -202,13 +202,24 @@ class OfSubtrees(Payload):
         return f"{least}, not {self.wire.micro_batches}" * (self.wire.micro_batches < ranks)
 
     def places(self, bucket: BucketMemory, row: int) -> list[Array]:
+        """Return the places of a row, for the subtrees of this rank or of another one."""
         memory: Array = bucket.rows(self.codes)[row].reshape(self.wire.most(bucket.ranks), -1)
         return list(memory.view(bucket.gradients.dtype))
+
+    def own(self, bucket: BucketMemory, shard: int) -> list[Array]:
+        """Return a shard's sums of this rank's subtrees, where layers left them."""
+        return [bucket.shard(name, shard) for name in sources(self.wire.shares(bucket.ranks)[bucket.rank])]
+
+    def own_sums(self, memory: Memory, rank: int, shard: int) -> list[Symbol]:
+        tree = self.wire.provable(memory.size)
+        parts = tree.parts(memory, rank, memory.read("gradients", rank, shard))
+        each = ([part for part in parts if part[0].start in span] for span in subtrees(tree.shares(memory.size)[rank]))
+        return [fold(own, lambda one, other: memory.symbol("sum", one, other)) for own in each]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackSubtrees(OfSubtrees):
-    """Copy the sums of this rank's subtrees to the rows of their shards.
+    """Copy the sums of this rank's subtrees to the rows of other ranks' shards.
 
     ``several``: some rank has two, and layers leave the first in buffer ``earlier``.
     """
@@ -225,23 +236,20 @@ class PackSubtrees(OfSubtrees):
         return ("gradients", *self.buffers)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return COPY_S * count * self.wire.most(ranks)
+        return COPY_S * count * self.wire.most(ranks) * (ranks - 1) / ranks
 
     def prove(self, memory: Memory) -> None:
-        tree = self.wire.provable(memory.size)
         for rank, shard in memory.places:
-            parts, sums = tree.parts(memory, rank, memory.read("gradients", rank, shard)), []
-            for each in subtrees(tree.shares(memory.size)[rank]):
-                own = [part for part in parts if part[0].start in each]
-                sums.append(fold(own, lambda one, other: memory.symbol("sum", one, other)))
-            memory.write(self.codes, rank, shard, memory.symbol("row", *sums))
+            if rank != shard:
+                memory.write(self.codes, rank, shard, memory.symbol("row", *self.own_sums(memory, rank, shard)))
 
     def bind(self, bucket: BucketMemory) -> Act:
-        names, copies = sources(self.wire.shares(bucket.ranks)[bucket.rank]), list[tuple[Array, Array]]()
-        for shard in range(bucket.ranks):
-            for name, place in zip(names, self.places(bucket, shard), strict=False):
-                x = bucket.shard(name, shard)
-                copies.append((place[: x.size], x))
+        copies = [
+            (place[: x.size], x)
+            for shard in range(bucket.ranks)
+            if shard != bucket.rank
+            for place, x in zip(self.places(bucket, shard), self.own(bucket, shard), strict=False)
+        ]
 
         def pack(factor: float) -> None:
             for row, x in copies:
@@ -257,19 +265,20 @@ class PackSubtrees(OfSubtrees):
 class FoldSubtrees(OfSubtrees):
     """Sum all ranks' subtrees of the own shard along the rest of the tree."""
 
-    reads = ("subtrees",)
+    reads = ("gradients", "subtrees")
     writes = ("gradients",)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return ADD_S * count / ranks * sum(len(subtrees(part)) for part in self.wire.shares(ranks))
+        return ADD_S * count / ranks * (sum(len(subtrees(part)) for part in self.wire.shares(ranks)) - 1)
 
     def prove(self, memory: Memory) -> None:
         every = self.wire.provable(memory.size).shares(memory.size)
         for rank in range(memory.size):
             parts = list[tuple[range, Symbol]]()
             for other, part in enumerate(every):
-                kind, *sums = memory.made[memory.read(self.codes, rank, other)]
-                spans = subtrees(part)
+                kind, spans, sums = "row", subtrees(part), self.own_sums(memory, rank, rank)
+                if other != rank:
+                    kind, *sums = memory.made[memory.read(self.codes, rank, other)]
                 if kind == "row" and len(sums) == len(spans):
                     parts += zip(spans, sums, strict=True)
             if sum(len(span) for span, _ in parts) == every[-1].stop:
@@ -279,18 +288,26 @@ class FoldSubtrees(OfSubtrees):
                 memory.forget("gradients", rank, rank)
 
     def bind(self, bucket: BucketMemory) -> Act:
-        own = bucket.shard("gradients", bucket.rank)
-        parts = [
-            (span, place[: own.size])
-            for rank, part in enumerate(self.wire.shares(bucket.ranks))
-            for span, place in zip(subtrees(part), self.places(bucket, rank), strict=False)
-        ]
+        own, pairs = bucket.shard("gradients", bucket.rank), list[tuple[Array, Array]]()
+        parts = list[tuple[range, Array]]()
+        for rank, part in enumerate(self.wire.shares(bucket.ranks)):
+            places = self.own(bucket, rank) if rank == bucket.rank else self.places(bucket, rank)
+            parts += ((span, place[: own.size]) for span, place in zip(subtrees(part), places, strict=False))
+
+        def into_the_first(one: Array, other: Array) -> Array:
+            pairs.append((one, other))
+            return one
+
+        fold(parts, into_the_first)
         add = array_module(own).add
 
         def sum_up(factor: float) -> None:
-            own[...] = fold(parts, lambda one, other: add(one, other, out=one))
+            for one, other in pairs[:-1]:
+                add(one, other, out=one)
+            for one, other in pairs[-1:]:  # none on a single rank
+                add(one, other, out=own)
 
-        return sum_up if own.size else lambda factor: None
+        return sum_up
 
     def __str__(self) -> str:
         return "sum subtrees along the tree"
