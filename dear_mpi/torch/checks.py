@@ -19,7 +19,7 @@ COMPILED = "layers would no longer start one by one; compile only functions with
 PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel, torch.jit.ScriptModule)
 
 
-def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, Any]:
+def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
     """Check the arguments, and set the owner's ``names`` of trained parameters; return what ranks compare.
 
     Raises:

@@ -47,8 +47,7 @@ def dense(tensor: Any) -> Any:
         ValueError: it is not strided, or not on cpu or cuda.
     """
     if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
-        found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
-        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {found}")
+        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {tensor.layout} on {tensor.device}")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 

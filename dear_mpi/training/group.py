@@ -35,7 +35,7 @@ from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of, of_t
 from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Model, Trainer
+from dear_mpi.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from dear_mpi.training.plan_cost import WirePrices
@@ -114,7 +114,7 @@ class WorkerGroup:
         complaints: list[str] = []
         self.calls = [LayerCall(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
-    def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
+    def open(self, world: World, engine: Engine, loss: Loss) -> None:
         """Make the plans and the trainers."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
@@ -125,7 +125,7 @@ class WorkerGroup:
             self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.plan.free)
-        how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
+        how: Any = {"accumulate": options.accumulate, "debug": options.debug}
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }

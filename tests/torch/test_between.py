@@ -172,7 +172,7 @@ def test_nothing_waits_for_what_neither_reads_nor_changes():
         with wrapped(transport, own, schedule="dear", fusion="none") as optimizer:
             for iteration in range(2):  # the first one ends with a flush
                 step(optimizer, own, iteration, transport.rank)
-            run = optimizer.session
+            run = optimizer.run
             under_way = run.group.trainers["dear"].schedule.under_way
             for iteration in range(2, 5):
                 optimizer.zero_grad()
@@ -198,7 +198,7 @@ def test_reductions_start_while_autograd_still_runs():
         own, events = models[transport.rank], []
         with wrapped(transport, own, schedule="wfbp", fusion="none") as optimizer:
             step(optimizer, own, 0, 0)
-            fabric = optimizer.session.group.fabric
+            fabric = optimizer.run.group.fabric
             start = fabric.start
             fabric.start = lambda *asked: (events.append("start"), start(*asked))[1]
             own.stem.weight.register_hook(lambda gradient: events.append("stem"))

@@ -125,7 +125,7 @@ def test_layer_calls_are_in_the_order_of_the_first_pass():
         def body(transport):
             with wrapped(transport, module) as optimizer:
                 step(optimizer, module, 0, 0)
-                return [[each.name for each in call.parameters] for call in optimizer.session.calls]
+                return [[each.name for each in call.parameters] for call in optimizer.run.calls]
 
         ((found),) = run_loopback(1, body)
         return found
