@@ -30,7 +30,6 @@ __all__ = ["DearGroup", "init_process_group"]
 NAME = "dear"
 Arrays = Sequence[Array]
 Tensors = Sequence[Any]
-Lists = Sequence[Tensors]
 OPS = {name: name.lower() for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}  # PyTorch's names and ours
 OPS |= {"AVG": "average", "PRODUCT": "prod"}
 
@@ -138,7 +137,7 @@ class DearGroup(TorchGroup):
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter(self, outs: Tensors, given: Lists, opts: Any) -> Calls:
+    def reduce_scatter(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Reduce and scatter shards, which may differ in size."""
         (out,), (shards,) = outs, given
         check_fits("output", out, shards[self.rank()])
@@ -159,7 +158,7 @@ class DearGroup(TorchGroup):
         return self.exchanged("gather", only(opts.rootRank, given[0], self.size()), for_each(outs, self.size()))
 
     @collective
-    def scatter(self, outs: Tensors, given: Lists, opts: Any) -> Calls:
+    def scatter(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Scatter the root's list; other ranks give no list."""
         (tensors,) = given or [[]]
         return self.exchanged("scatter", for_each(tensors, self.size()), only(opts.rootRank, outs[0], self.size()))

@@ -63,7 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         ArgumentError, MismatchError: an argument is not allowed, or differs between ranks.
     """
 
-    run: Run | None = None
+    run: Run | None = None  # from the first step() until close()
     probe: Any = None  # a copy of the smallest gradient that was sent
 
     def __init__(
@@ -297,16 +297,21 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.state_now, self.parts = IDLE, 0
 
     def at_exit(self) -> None:
-        if getattr(sys, "last_value", None) is None:
-            self.close()
+        if self.run is not None and getattr(sys, "last_value", None) is None:
+            self.run.close()
 
     def close(self) -> None:
-        """Complete all updates and give back the plans; the module is then an ordinary one. Collective."""
+        """Complete all updates and give back the plans. Collective.
+
+        The module is then an ordinary one, and the user's optimiser has the whole state.
+        """
         atexit.unregister(self.at_exit)
         self.hooks.close()
         if self.run is not None:
-            run, self.run = self.run, None
-            run.close()
+            self.flush()
+            self.updates.collect()
+            self.run.close()
+            self.run = None
 
     def __enter__(self) -> DistributedOptimizer:
         return self

@@ -71,9 +71,10 @@ class Run:
             streams=self.open_streams,
             **owner.options,
         )
-        self.group, self.schedule = self.session.group, self.session.last
+        self.group = self.session.group
         self.stream, self.world = self.group.streams.compute, self.session.world
-        self.trainer: Trainer = self.group.trainers[self.schedule]
+        self.scale = 1 / self.world.size
+        self.trainer: Trainer = self.group.trainers[self.session.last]
         self.trainer.running = len(self.calls)  # until a pass begins
         # One rank has nothing to send, and updates by the gradients where autograd left them.
         changed = self.group.arena.wire is not self.group.arena.grads or self.session.options.statistic is not None
@@ -105,13 +106,12 @@ class Run:
         firsts = {each: min((place[one] for one in users if one in place), default=0) for each, users in needed.items()}
         calls = {first: Call(number) for number, first in enumerate(sorted({*firsts.values()}))}
         self.calls = [*calls.values()]
-        self.of: dict[Any, tuple[Call, TorchParameter]] = {}
+        self.of = self.updates.wrapped
         self.begins: dict[Any, int] = {}  # the call that a module begins, with all before it
         for tensor, users in needed.items():
-            call, parameter = calls[firsts[tensor]], TorchParameter(owner.names[tensor], tensor)
+            call = calls[firsts[tensor]]
+            parameter = self.of[tensor] = TorchParameter(owner.names[tensor], tensor, call)
             call.parameters.append(parameter)
-            self.of[tensor] = call, parameter
-            self.updates.wrapped[tensor] = parameter
             self.begins |= {module: max(call.number, self.begins.get(module, 0)) for module in users}
 
     def open_streams(self, device: str) -> Streams:
@@ -157,18 +157,18 @@ class Run:
 
     def send(self, tensor: Any) -> None:
         """Copy a parameter's complete gradient to the flat buffer; send buckets that are complete."""
-        call, parameter = self.of[tensor]
-        if parameter not in call.missing:
+        parameter = self.of[tensor]
+        if parameter not in parameter.call.missing:
             advice = "checkpoints must be of the kind use_reentrant=False"
             raise ValueError(f"parameter {parameter.name} has a gradient twice in one backward pass: {advice}")
-        self.copy(call, parameter)
+        self.copy(parameter)
 
-    def copy(self, call: Call, parameter: TorchParameter) -> None:
-        grad = parameter.tensor.grad
+    def copy(self, parameter: TorchParameter) -> None:
+        call, grad = parameter.call, parameter.tensor.grad
         if grad is None:
             parameter.gradient.zero_()
         else:
-            torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
+            torch.mul(grad.to_dense(), self.scale, out=parameter.gradient)
         call.missing.remove(parameter)
         if not call.missing:
             self.wrote(call.number)
@@ -183,9 +183,9 @@ class Run:
             return
         for call in reversed(self.calls):
             for parameter in list(call.missing):
-                self.copy(call, parameter)
+                self.copy(parameter)
         if self.group.arena.sharded and self.trainer.rules.all_started:
-            raise ValueError(f"schedule {self.schedule!r} {EARLY}: take dear, or update='full'")
+            raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 
     @on_stream
     def average(self, tokens: float | None) -> None:
@@ -227,9 +227,9 @@ class Run:
         self.trainer.end_iteration()
         if self.buffers is not None:
             self.buffers.take()
-        self.session.decisions.look(self.schedule)
+        self.session.decisions.look(self.session.last)
         if not self.trainer.rules.idle:
-            for _, parameter in self.of.values():
+            for parameter in self.of.values():
                 tensor = parameter.tensor
                 self.paused[parameter] = type(tensor), tensor._version
                 tensor.__class__ = self.kinds[type(tensor)]
@@ -270,7 +270,7 @@ class Run:
             for name, tensor, trained in self.trained:
                 if tensor.requires_grad != trained:
                     raise ValueError(f"parameter {name} was {'' if trained else 'un'}frozen later: {ANEW}")
-            for _, parameter in self.of.values():
+            for parameter in self.of.values():
                 if parameter.tensor.data_ptr() != parameter.address:
                     raise ValueError(f"parameter {parameter.name} was bound to other memory: use copy_ instead")
         members = [each for table in self.tables for each in table.values()]

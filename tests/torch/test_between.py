@@ -245,3 +245,36 @@ def test_after_close_the_module_is_an_ordinary_one():
         return bits(own)
 
     same(2, body)
+
+
+@pytest.mark.parametrize("options", [{}, {"fusion": "cut:128B"}, {"update": "sharded"}], ids=name_of)
+def test_after_close_another_one_goes_on_with_the_state(options):
+    """As to train a layer that was frozen until then."""
+    *models, alone = alike("branches", 3)
+
+    def begin(module):
+        module.stem.requires_grad_(False)
+        return OPTIMIZERS["adamw"]([each for each in module.parameters() if each.requires_grad])
+
+    def thaw(module, optimizer):
+        module.stem.requires_grad_(True)
+        optimizer.add_param_group({"params": list(module.stem.parameters()), "lr": 0.001})
+
+    plain = begin(alone)
+    reference(alone, plain, 2, STEPS)
+    thaw(alone, plain)
+    reference(alone, plain, 2, STEPS, start=STEPS)
+
+    def body(transport):
+        own = models[transport.rank]
+        inner = begin(own)
+        for start in (0, STEPS):
+            with wrapped(transport, own, inner, **options) as optimizer:
+                for iteration in range(start, start + STEPS):
+                    step(optimizer, own, iteration, transport.rank)
+            if not start:
+                thaw(own, inner)
+        return bits(own)
+
+    same(2, body)
+    close(models[0], alone, 1e-9)

@@ -191,6 +191,12 @@ def wrapped_twice(transport, own, make):
     make(make())
 
 
+@refused(r"model has a DistributedOptimizer already: close\(\) that one before")
+def model_wrapped_twice(transport, own, make):
+    make()
+    make()
+
+
 @refused("optimizer must be one of torch.optim, not 0.1")
 def no_optimizer(transport, own, make):
     make(0.1)
