@@ -54,7 +54,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         model: on all ranks the same; it starts from rank 0's parameters and buffers.
         comm: an mpi4py communicator that nothing else uses, by default a copy of ``MPI.COMM_WORLD``.
         schedule: decides when gradients travel, see ``dear-mpi train --help``.
-        accumulate: the number of backward passes before each step.
+        accumulate: the number of backward passes before each step; fewer ones are sent by ``step()``, without overlap.
         clip: the largest norm of the average of all gradients, as in ``clip_grad_norm_``.
         broadcast_buffers: whether all ranks take rank 0's buffers, such as running means, after each forward pass.
         options: of ``dear_mpi.training.Session``: fusion, algorithm, wire, update, route, ...
@@ -205,16 +205,19 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def check_ready(self, what: str) -> None:
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
+        if self.state_now == FORWARD and self.parts:  # an epoch's last passes are fewer than ``accumulate``
+            self.parts = self.accumulate - 1
+            self.begin_backward()
+            self.end_backward()
         if self.state_now != READY:
-            found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
-            raise ValueError(f"{what} has no new gradients: backward() {found} since the last step()")
+            raise ValueError(f"{what} has no new gradients: backward() has reached no parameter since the last step()")
         for parameter, grad, version in self.sent:
             same = parameter.grad is grad and getattr(grad, "_version", 0) == version
             if same and parameter is self.smallest and self.probe is not None:  # GradScaler.unscale_ counts no version
                 same = torch.allclose(self.probe, grad, rtol=0.0, atol=0.0, equal_nan=True)
             if not same:
-                name = self.names[parameter]
-                raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
+                what = f"the gradient of {self.names[parameter]} was changed after backward() had sent it"
+                raise ValueError(f"{what}: {SYNCHRONIZE}")
 
     def running(self) -> Run:
         """Return the run. The first time, make it, and send the gradients of the first iteration."""
@@ -297,7 +300,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.state_now, self.parts = IDLE, 0
 
     def at_exit(self) -> None:
-        if self.run is not None and getattr(sys, "last_value", None) is None:
+        if self.run is not None and not hasattr(sys, "last_value"):
             self.run.close()
 
     def close(self) -> None:

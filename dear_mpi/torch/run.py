@@ -73,7 +73,6 @@ class Run:
         )
         self.group = self.session.group
         self.stream, self.world = self.group.streams.compute, self.session.world
-        self.scale = 1 / self.world.size
         self.trainer: Trainer = self.group.trainers[self.session.last]
         self.trainer.running = len(self.calls)  # until a pass begins
         # One rank has nothing to send, and updates by the gradients where autograd left them.
@@ -168,7 +167,7 @@ class Run:
         if grad is None:
             parameter.gradient.zero_()
         else:
-            torch.mul(grad.to_dense(), self.scale, out=parameter.gradient)
+            torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
         call.missing.remove(parameter)
         if not call.missing:
             self.wrote(call.number)

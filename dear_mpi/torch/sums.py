@@ -83,7 +83,7 @@ class Tally:
         return 0.0
 
     def complaint(self) -> None:
-        return None
+        """Nothing is wrong with a loss."""
 
 
 class Buffers:

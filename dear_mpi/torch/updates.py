@@ -60,12 +60,13 @@ def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], *shapes: S
     """Return the first 48 elements after three steps with tensors of these shapes."""
     device = group["params"][0].device if group["params"] else None
     sizes = [*map(math.prod, shapes)]
-    rows = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device)[:, : sum(sizes)]
+    rows = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device)
     settings = hyper(group)
     if "lr" in settings:  # it may be 0 now, and may be a tensor
         settings["lr"] = 0 * settings["lr"] + 0.01
     values, *grads = (
-        [part.clone().view(shape) for part, shape in zip(row.split(sizes), shapes, strict=True)] for row in rows
+        [part.clone().view(shape) for part, shape in zip(row[: sum(sizes)].split(sizes), shapes, strict=True)]
+        for row in rows
     )
     made = another(optimizer, [{**settings, "params": values}])
     for each in grads:

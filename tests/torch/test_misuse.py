@@ -279,13 +279,6 @@ def backward_twice(transport, own, make):
     backward(own)
 
 
-@refused(r"backward\(\) was called 1 of 2 times", accumulate=2)
-def too_few(transport, own, make):
-    optimizer = make()
-    backward(own)
-    optimizer.step()
-
-
 @refused("accumulate must be at least 1, not 0", accumulate=0)
 def accumulate_nothing(transport, own, make):
     make()
