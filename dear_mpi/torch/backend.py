@@ -30,7 +30,6 @@ __all__ = ["DearGroup", "init_process_group"]
 NAME = "dear"
 Arrays = Sequence[Array]
 Tensors = Sequence[Any]
-Lists = Sequence[Tensors]
 OPS = {name: name.lower() for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}  # PyTorch's names and ours
 OPS |= {"AVG": "average", "PRODUCT": "prod"}
 
@@ -79,46 +78,42 @@ def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float
         own = transport_of(native.Create_group(some))
         for group in (everyone, some):
             group.Free()
-    return DearGroup(own, options, asked.group_id, stall_after_s)
+    return DearGroup(own, asked.group_id, stall_after_s, options)
 
 
 class DearGroup(TorchGroup):
     """A group of ranks over our collectives, with the methods that torch.distributed calls."""
 
-    def __init__(self, transport: Transport, options: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
-        super().__init__(transport, name, stall_after_s)
-        self.options = options
-
     def getBackendName(self) -> str:
         return NAME
 
     @collective
-    def allreduce(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
+    def allreduce(self, outs: Tensors, opts: Any) -> Calls:
         op = op_of(opts)
         return [partial(all_reduce, array_of(out), self.transport, op=op, **self.options) for out in outs]
 
     allreduce_coalesced = allreduce
 
     @collective
-    def reduce(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
+    def reduce(self, outs: Tensors, opts: Any) -> Calls:
         """Reduce to the root: only its tensor changes."""
         how = {"root": opts.rootRank, "op": op_of(opts)}
         own = outs if self.rank() == opts.rootRank else [out.clone() for out in outs]
         return [partial(reduce, array_of(out), self.transport, **how) for out in own]
 
     @collective
-    def broadcast(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
+    def broadcast(self, outs: Tensors, opts: Any) -> Calls:
         return [partial(broadcast, octets(out), self.transport, root=opts.rootRank) for out in outs]
 
     @collective
-    def allgather(self, outs: Tensors, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
+    def allgather(self, outs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         """Gather tensors, which may differ in size between ranks."""
-        (tensors,), (own,) = outputs, given
-        check_fits("tensor", own, tensors[self.rank()])
+        (own,) = given
+        check_fits("tensor", own, outs[self.rank()])
         return self.exchanged("all_gather", [octets(own)] * self.size(), map(octets, outs))
 
     @collective
-    def all_gather_single_coalesced(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+    def all_gather_single_coalesced(self, outs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         """Gather the ranks' tensors into an output, in rank order."""
         calls: list[Call] = []
         for out, own in zip(outs, given, strict=True):
@@ -132,7 +127,7 @@ class DearGroup(TorchGroup):
         return self.all_gather_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter_single_coalesced(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
+    def reduce_scatter_single_coalesced(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Reduce a shard for each rank, in rank order, into the sum of this rank's shards."""
         for out, whole in zip(outs, given, strict=True):
             check_fits("input", whole, out, self.size())
@@ -142,7 +137,7 @@ class DearGroup(TorchGroup):
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter(self, outs: Tensors, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+    def reduce_scatter(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Reduce and scatter shards, which may differ in size."""
         (out,), (shards,) = outs, given
         check_fits("output", out, shards[self.rank()])
@@ -158,30 +153,28 @@ class DearGroup(TorchGroup):
         return [partial(exchange, self.transport, what, outgoing, list(incoming))]
 
     @collective
-    def gather(self, outs: Tensors, outputs: Lists, given: Tensors, opts: Any) -> Calls:
+    def gather(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Gather into the root's list of outputs; other ranks give no list."""
         return self.exchanged("gather", only(opts.rootRank, given[0], self.size()), for_each(outs, self.size()))
 
     @collective
-    def scatter(self, outs: Tensors, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+    def scatter(self, outs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Scatter the root's list; other ranks give no list."""
         (tensors,) = given or [[]]
         return self.exchanged("scatter", for_each(tensors, self.size()), only(opts.rootRank, outs[0], self.size()))
 
     @collective
-    def alltoall(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+    def alltoall(self, outs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         return self.exchanged("all_to_all", for_each(given, self.size()), for_each(outs, self.size()))
 
     @collective
-    def all_to_all_single(
-        self, outs: Tensors, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
-    ) -> Calls:
+    def all_to_all_single(self, outs: Tensors, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any) -> Calls:
         """Exchange slices of the first dimension, in the given sizes or of equal size."""
         outgoing, incoming = cut(given, given_sizes, self.size()), cut(outs[0], output_sizes, self.size())
         return self.exchanged("all_to_all_single", outgoing, incoming)
 
     @collective
-    def barrier(self, outs: Tensors, outputs: Any, opts: Any = None) -> Calls:
+    def barrier(self, outs: Tensors, opts: Any = None) -> Calls:
         return [partial(barrier, self.transport)]
 
     def send(self, *arguments: Any) -> NoReturn:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
 from dear_mpi.training.session import shortened
@@ -19,7 +20,7 @@ COMPILED = "layers would no longer start one by one; compile only functions with
 PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel, torch.jit.ScriptModule)
 
 
-def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, Any]:
+def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
     """Check the arguments, and set the owner's ``names`` of trained parameters; return what ranks compare.
 
     Raises:
@@ -69,6 +70,8 @@ def check_module(module: Any) -> None:
         # by module.compile(), and by torch.compile
         if getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod"):
             raise ValueError(f"model has a compiled {kind} in it: {COMPILED}")
+        if any(isinstance(hook, Starts) and hook.owner for hook in each._forward_pre_hooks.values()):
+            raise ValueError("model has a DistributedOptimizer already: close() that one before")
         if isinstance(each, PARALLEL):
             raise ValueError(f"model has a {kind} in it: give it the module inside")
 

@@ -49,9 +49,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def __init__(self, group: "TorchGroup") -> None:
         super().__init__()
-        self.group: TorchGroup = group
+        self.group = group
         self.ready: Any = None  # an event of the caller's stream on its GPU
-        self.future: Any = torch.futures.Future()
+        self.future = torch.futures.Future()
 
     def wait(self, timeout: Any = None) -> bool:
         self.group.carry_on(self)
@@ -79,30 +79,29 @@ def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
     It gets its first argument's tensors, dense, for the results, and checks other arguments without communication.
     """
 
-    def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
-        group, *arguments = others
+    def steps(group: TorchGroup, outputs: Any, *arguments: Any, **options: Any) -> Steps:
         with plain(tree_leaves(outputs)) as outs:
-            calls = method(group, outs, outputs, *arguments, **options)
+            calls = method(group, outs, *arguments, **options)
             yield outputs
             for call in calls:
                 call()
 
     @wraps(method)
     def start(group: TorchGroup, outputs: Any = (), *arguments: Any, **options: Any) -> Work:
-        return group.start(method.__name__, steps(outputs, group, *arguments, **options))
+        return group.start(method.__name__, steps(group, outputs, *arguments, **options))
 
     return start
 
 
 class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """A transport's ranks, and the thread of this rank."""
+    """A transport's ranks, and the thread of this rank; ``options``: of plans."""
 
     group_name: str = ""
 
-    def __init__(self, transport: Transport, name: str, stall_after_s: float = 0.0) -> None:
+    def __init__(self, transport: Transport, name: str, stall_after_s: float, options: dict[str, Any]) -> None:
         super().__init__(transport.rank, transport.size)
         self.group_name = name  # the base class takes it from a C++ backend, which this group lacks
-        self.transport = transport
+        self.transport, self.options = transport, options
         self.queue: PriorityQueue[tuple[Place, Call]] = PriorityQueue()
         self.numbers = itertools.count(1)
         self.within: tuple[Place, Iterator[int]] = (), self.numbers  # the place of the thread's task

@@ -22,7 +22,6 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from threading import RLock
 from typing import Any
 
 import torch
@@ -33,8 +32,9 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.ranks.world import started
 from dear_mpi.torch.checks import check_eager, facts_of
-from dear_mpi.torch.run import Clip, Run
-from dear_mpi.torch.tensors import dense, octets
+from dear_mpi.torch.run import Run
+from dear_mpi.torch.sums import Clip
+from dear_mpi.torch.tensors import octets, plain
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import UserUpdates
 from dear_mpi.training.session import REPORT_S
@@ -52,9 +52,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: of ``torch.optim``, or any other with ``param_groups``, for parameters of ``model``.
         model: on all ranks the same; it starts from rank 0's parameters and buffers.
-        comm: an mpi4py communicator, by default ``MPI.COMM_WORLD``.
+        comm: an mpi4py communicator that nothing else uses, by default a copy of ``MPI.COMM_WORLD``.
         schedule: decides when gradients travel, see ``dear-mpi train --help``.
-        accumulate: the number of backward passes before each step.
+        accumulate: the number of backward passes before each step; fewer ones are sent by ``step()``, without overlap.
         clip: the largest norm of the average of all gradients, as in ``clip_grad_norm_``.
         broadcast_buffers: whether all ranks take rank 0's buffers, such as running means, after each forward pass.
         options: of ``dear_mpi.training.Session``: fusion, algorithm, wire, update, route, ...
@@ -63,7 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         ArgumentError, MismatchError: an argument is not allowed, or differs between ranks.
     """
 
-    session: Run | None = None
+    run: Run | None = None  # from the first step() until close()
     probe: Any = None  # a copy of the smallest gradient that was sent
 
     def __init__(
@@ -79,10 +79,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         self.optimizer, self.model = optimizer, model
-        self.world = transport_of(started() if comm is None else comm)
+        self.world = transport_of(started().Dup() if comm is None else comm)
         self.accumulate, self.broadcast_buffers = accumulate, broadcast_buffers
         self.options: dict[str, Any] = {"schedule": schedule, **options}
-        agree(self.world, "DistributedOptimizer", lambda: facts_of(self, {"clip": clip, "accumulate": accumulate}))
+        agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
         self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
         self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
         self._patch_step_function()  # runs the user's hooks around step()
@@ -91,7 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.task, self.in_backward, self.sending = -1, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
         self.smallest = min(self.names, key=lambda each: each.numel() or sys.maxsize)
-        self.lock, self.hooks = RLock(), ExitStack()
+        self.hooks = ExitStack()
         self.starts = {
             module: self.hooks.enter_context(module.register_forward_pre_hook(Starts(self, module), prepend=True))
             for module in model.modules()
@@ -100,10 +100,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
 
     def start_alike(self) -> None:
-        with torch.no_grad():
-            for tensor in (*self.model.parameters(), *self.model.buffers()):
-                broadcast(octets(whole := dense(tensor)), self.world)
-                tensor.copy_(whole)
+        with plain([*self.model.parameters(), *self.model.buffers()]) as tensors:
+            for each in tensors:
+                broadcast(octets(each), self.world)
 
     # What schedulers and scalers see.
 
@@ -119,7 +118,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return False
 
     def zero_grad(self, *given: Any, **named: Any) -> None:
-        self.optimizer.zero_grad(*given, **named)
+        with torch._C.DisableTorchFunctionSubclass():  # updates in flight do not matter to it
+            self.optimizer.zero_grad(*given, **named)
         if self.state_now == AVERAGED:  # a scaler left out the step
             self.end_step()
 
@@ -156,35 +156,33 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Raises:
             ValueError: there is no new gradient, or ``p.grad`` was changed without ``synchronize``.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        if self.state_now != AVERAGED:
+        with torch.enable_grad():
+            loss = closure and closure()
+        averaged = self.state_now == AVERAGED
+        if not averaged:
             self.check_ready("step()")
         elif tokens is not None:
             raise ValueError("tokens belong to synchronize(tokens=n), which has averaged the gradients")
         self.optimizer._opt_called = True
         self.updates.take()
-        session = self.running()
-        if self.state_now == AVERAGED:
-            session.end_by_user()
+        if averaged:
+            self.running().end_by_user()
         else:
-            session.end(tokens)
+            self.running().end(tokens)
         self.state_now, self.parts = IDLE, 0
         return loss
 
     def synchronize(self, *, tokens: float | None = None) -> None:
         """Make ``p.grad`` the average over ranks, which may then be changed; ``tokens`` as in ``step``. Collective."""
         self.check_ready("synchronize()")
-        session = self.running()
-        route = session.group.route
-        if session.group.arena.sharded or route.period > 1 or route.lags:
+        run = self.running()
+        route = run.group.route
+        if run.group.arena.sharded or route.period > 1 or route.lags:
             raise ValueError(
                 f"synchronize() needs the averages of each step on each rank, not the route {route.name!r}"
             )
         self.updates.take()
-        session.average(tokens)
+        run.average(tokens)
         self.state_now = AVERAGED
 
     @contextmanager
@@ -201,36 +199,39 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         Other ranks need not call it, but under ``fsdp`` and ``zero``.
         """
-        if self.session is not None:
-            self.session.flush()
+        if self.run is not None:
+            self.run.flush()
 
     def check_ready(self, what: str) -> None:
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
+        if self.state_now == FORWARD and self.parts:  # an epoch's last passes are fewer than ``accumulate``
+            self.parts = self.accumulate - 1
+            self.begin_backward()
+            self.end_backward()
         if self.state_now != READY:
-            found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
-            raise ValueError(f"{what} has no new gradients: backward() {found} since the last step()")
-        for parameter, (grad, version) in self.sent.items():
+            raise ValueError(f"{what} has no new gradients: backward() has reached no parameter since the last step()")
+        for parameter, grad, version in self.sent:
             same = parameter.grad is grad and getattr(grad, "_version", 0) == version
             if same and parameter is self.smallest and self.probe is not None:  # GradScaler.unscale_ counts no version
                 same = torch.allclose(self.probe, grad, rtol=0.0, atol=0.0, equal_nan=True)
             if not same:
-                name = self.names[parameter]
-                raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
+                what = f"the gradient of {self.names[parameter]} was changed after backward() had sent it"
+                raise ValueError(f"{what}: {SYNCHRONIZE}")
 
     def running(self) -> Run:
-        """Return the session. The first time, make it, and send the gradients of the first iteration."""
-        if self.session is None:
+        """Return the run. The first time, make it, and send the gradients of the first iteration."""
+        if self.run is None:
             with Watchdog(self.world, REPORT_S):
-                self.session = Run(self)
+                self.run = Run(self)
             if self.world.native is not None:
                 atexit.register(self.at_exit)
-            for module in self.starts.keys() - self.session.begins.keys():
+            for module in self.starts.keys() - self.run.begins.keys():
                 self.starts.pop(module).remove()
-            self.session.begin()
-            self.session.begin_backward()
-            self.session.end_backward()
-        return self.session
+            self.run.begin()
+            self.run.begin_backward()
+            self.run.end_backward()
+        return self.run
 
     # Hooks.
 
@@ -238,24 +239,21 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Handle a module that starts: its parameters must be up to date."""
         if self.state_now == IDLE:
             check_eager()
-        if self.session is None:
+        if self.run is None:
             if torch.is_grad_enabled():
                 self.order.setdefault(module)
         elif not torch.is_grad_enabled():
-            self.session.finish()
+            self.run.finish()
         elif torch._C._current_graph_task_id() == -1:  # else a checkpoint computes again
-            self.forward(self.session, self.session.begins[module])
-
-    def forward(self, session: Run, call: int) -> None:
-        if self.in_backward:
-            self.end_backward()
-        if self.state_now == AVERAGED and all(parameter.grad is None for parameter in self.names):
-            self.end_step()  # a scaler left out the step
-        if self.state_now == IDLE:
-            session.begin()
-            self.state_now = FORWARD
-        if self.state_now == FORWARD:
-            session.before_forward(call)
+            if self.in_backward:
+                self.end_backward()
+            if self.state_now == AVERAGED and all(parameter.grad is None for parameter in self.names):
+                self.end_step()  # a scaler left out the step
+            if self.state_now == IDLE:
+                self.run.begin()
+                self.state_now = FORWARD
+            if self.state_now == FORWARD:
+                self.run.before_forward(self.run.begins[module])
 
     def accumulated(self, parameter: Any) -> None:
         """Handle a gradient that autograd has completed."""
@@ -265,8 +263,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             Variable._execution_engine.queue_callback(self.end_backward)
         if not self.in_backward:
             self.begin_backward()
-        if self.sending and self.session is not None and not self.session.alone:
-            self.session.send(parameter)
+        if self.sending and self.run is not None and not self.run.alone:
+            self.run.send(parameter)
 
     def begin_backward(self) -> None:
         if self.state_now in (READY, AVERAGED):
@@ -276,11 +274,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             )
         self.in_backward = True
         self.sending = not self.local and self.parts + 1 >= self.accumulate
-        if self.session is not None:
+        if self.run is not None:
             if self.state_now == IDLE:
-                self.session.begin()
+                self.run.begin()
             if self.sending:
-                self.session.begin_backward()
+                self.run.begin_backward()
         self.state_now = FORWARD
 
     def end_backward(self) -> None:
@@ -290,9 +288,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.in_backward = False
         self.parts += not self.local
         if self.sending:
-            if self.session is not None:
-                self.session.end_backward()
-            self.sent = {each: (each.grad, getattr(each.grad, "_version", 0)) for each in self.names}
+            if self.run is not None:
+                self.run.end_backward()
+            self.sent = [(each, each.grad, getattr(each.grad, "_version", 0)) for each in self.names]
             probed = self.device.type == "cpu" and self.smallest.grad is not None
             self.probe = self.smallest.grad.clone() if probed else None
             self.state_now = READY
@@ -302,16 +300,21 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.state_now, self.parts = IDLE, 0
 
     def at_exit(self) -> None:
-        if getattr(sys, "last_value", None) is None:
-            self.close()
+        if self.run is not None and not hasattr(sys, "last_value"):
+            self.run.close()
 
     def close(self) -> None:
-        """Complete all updates and give back the plans; the module is then an ordinary one. Collective."""
+        """Complete all updates and give back the plans. Collective.
+
+        The module is then an ordinary one, and the user's optimiser has the whole state.
+        """
         atexit.unregister(self.at_exit)
         self.hooks.close()
-        if self.session is not None:
-            session, self.session = self.session, None
-            session.close()
+        if self.run is not None:
+            self.flush()
+            self.updates.collect()
+            self.run.close()
+            self.run = None
 
     def __enter__(self) -> DistributedOptimizer:
         return self

@@ -47,8 +47,7 @@ def dense(tensor: Any) -> Any:
         ValueError: it is not strided, or not on cpu or cuda.
     """
     if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
-        found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
-        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {found}")
+        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {tensor.layout} on {tensor.device}")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -74,11 +73,11 @@ class TorchParameter(Parameter):
     """A model's ``torch.nn.Parameter``; binding its ``value`` also binds the tensor's data.
 
     Arrays have the axes in the order of the tensor's memory, so ``channels_last`` weights stay so. ``gradient`` is the
-    tensor over ``grad``.
+    tensor over ``grad``; ``call`` is the layer call that needs it first.
     """
 
-    def __init__(self, name: str, tensor: Any) -> None:
-        self.tensor = tensor
+    def __init__(self, name: str, tensor: Any, call: Any) -> None:
+        self.tensor, self.call = tensor, call
         self.strides = torch.empty_like(tensor, device="meta").stride()  # without gaps
         self.order = sorted(range(tensor.ndim), key=lambda axis: -self.strides[axis])
         value = array_of(tensor.detach().permute(self.order))

@@ -12,18 +12,12 @@ from typing import Any, ClassVar
 
 import torch
 
-GRAD = torch.Tensor.grad
-PROPERTIES = (
-    torch.Tensor.requires_grad,
-    torch.Tensor.shape,
-    torch.Tensor.dtype,
-    torch.Tensor.device,
-    torch.Tensor.is_leaf,
-)
+READS = "grad requires_grad shape dtype device is_leaf"
+CALLS = "numel size dim register_post_accumulate_grad_hook"
 HARMLESS = {  # these neither read nor change elements; ``zero_grad()`` and a change of class need no more
-    *(GRAD.__get__, GRAD.__set__, GRAD.__delete__, torch.Tensor.numel, torch.Tensor.size, torch.Tensor.dim),
-    torch.Tensor.register_post_accumulate_grad_hook,
-    *(each.__get__ for each in PROPERTIES),
+    *(torch.Tensor.grad.__set__, torch.Tensor.grad.__delete__),
+    *(getattr(torch.Tensor, name).__get__ for name in READS.split()),
+    *(getattr(torch.Tensor, name) for name in CALLS.split()),
 }
 
 

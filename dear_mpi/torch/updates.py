@@ -59,14 +59,14 @@ def scope_of(optimizer: torch.optim.Optimizer) -> str:
 def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], *shapes: Sequence[int]) -> Any:
     """Return the first 48 elements after three steps with tensors of these shapes."""
     device = group["params"][0].device if group["params"] else None
-    sizes = [math.prod(shape) for shape in shapes]
+    sizes = [*map(math.prod, shapes)]
     rows = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device)
     settings = hyper(group)
-    if "lr" in settings:  # it may be 0 now
-        settings["lr"] = torch.full_like(rate, 0.01) if isinstance(rate := settings["lr"], torch.Tensor) else 0.01
-    rows = rows[:, : sum(sizes)]
+    if "lr" in settings:  # it may be 0 now, and may be a tensor
+        settings["lr"] = 0 * settings["lr"] + 0.01
     values, *grads = (
-        [part.clone().view(shape) for part, shape in zip(row.split(sizes), shapes, strict=True)] for row in rows
+        [part.clone().view(shape) for part, shape in zip(row[: sum(sizes)].split(sizes), shapes, strict=True)]
+        for row in rows
     )
     made = another(optimizer, [{**settings, "params": values}])
     for each in grads:
@@ -156,7 +156,7 @@ class Instance:
         for piece in self.pieces:
             grad, own = piece.average(factor * updates.factor), piece.key.grad
             if not updates.handing_over:
-                piece.tensor.grad = None if piece.key in updates.unused else grad
+                piece.tensor.grad = None if piece.parameter in updates.unused else grad
             elif own is not None:
                 piece.of(own).copy_(grad)
         if not updates.handing_over:
@@ -165,7 +165,9 @@ class Instance:
     def step(self) -> None:
         for number, group in zip(self.numbers, self.optimizer.param_groups, strict=True):
             group.update(self.updates.groups[number])
-        with torch.no_grad():
+        # It may run in a forward pass, with the user's modes: they are not for updates.
+        device = self.pieces[0].tensor.device.type
+        with torch.inference_mode(mode=False), torch.no_grad(), torch.autocast(device, enabled=False):
             self.optimizer.step()
         for piece in self.pieces:
             piece.tensor.grad = None
@@ -193,7 +195,7 @@ class UserUpdates(Optimizer):
         self.instances: dict[tuple[int, int], Instance] = {}
         self.wrapped: dict[Any, TorchParameter] = {}
         self.gather: Callable[[Any], Sequence[Any]] | None = None
-        self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
+        self.factor, self.unused, self.handing_over = 1.0, frozenset[TorchParameter](), False
         self.wait: Callable[[], None] = lambda: None
         self.take()
 
@@ -215,8 +217,10 @@ class UserUpdates(Optimizer):
                 values, grads, wire = map(parameter.shaped, (values, grads, wire))
             leaf, sent = torch.nn.Parameter(values), grads if arena.wire is arena.grads else wire
             pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
+        if not pieces:
+            return []
         made = self.instances[bucket.bucket.interval] = Instance(self, pieces)
-        return [made] if pieces else []
+        return [made]
 
     def distribute(self) -> None:
         """Give all instances their part of the user's state anew, after it was loaded."""

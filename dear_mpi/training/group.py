@@ -33,7 +33,7 @@ from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options, chosen_route
 from dear_mpi.training.routes.invariant import leaves, shares
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import LossMeter, Model, Trainer
+from dear_mpi.training.trainer import LossMeter, Trainer
 
 if TYPE_CHECKING:
     from dear_mpi.training.fabric.plan_cost import WirePrices
@@ -136,7 +136,7 @@ class WorkerGroup:
         complaints: list[str] = []
         self.calls = [LayerCall(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
-    def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
+    def open(self, world: World, engine: Engine, loss: Loss) -> None:
         """Make the plans and the trainers."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
@@ -151,7 +151,7 @@ class WorkerGroup:
         own = None if options.invariant is None else self.micro_batches
         self.meter = LossMeter(self.fabric, own, options.invariant or 0)
         self.plans.callback(self.meter.plan.free)
-        how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
+        how: Any = {"accumulate": options.accumulate, "debug": options.debug}
         how["leaves"] = leaves(self.micro_batches) if options.invariant else ()
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
-from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.layout import sha256
 from dear_mpi.training.checkpoints.attendance import END, Attendance
@@ -38,7 +38,6 @@ from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
-from dear_mpi.training.trainer import Model
 
 S = TypeVar("S", bound="Session")
 REPORT_S = 30.0
@@ -59,6 +58,7 @@ class Session:
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
         calls: indices of the layers in execution order, perhaps several times; default: as in ``layers``.
         schedules: several schedules that take turns on the model.
+        streams: opens the streams of a device.
         options: see ``Options``.
 
     Raises:
@@ -66,9 +66,7 @@ class Session:
         MismatchError: the ranks differ in their options or parameters.
     """
 
-    passes: Model | None = None  # runs the passes, unless they are a loop over the layers
     threads = THREADS
-    open_streams = staticmethod(open_streams)
 
     def __init__(
         self,
@@ -79,10 +77,12 @@ class Session:
         calls: Sequence[int] | None = None,
         schedules: Sequence[str] = (),
         name: str = "session",
+        streams: Callable[[str], Streams] = open_streams,
         **options: Any,
     ) -> None:
         self.world = comm if isinstance(comm, World) else World(transport_of(comm))
         self.layers, self.loss, self.name = tuple(layers), loss, name
+        self.open_streams = streams
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
@@ -117,7 +117,7 @@ class Session:
         return facts
 
     def open(self, engine: Engine) -> None:
-        self.group.open(self.world, engine, self.loss, self.passes)
+        self.group.open(self.world, engine, self.loss)
         self.last = next(iter(self.schedules))
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:

@@ -172,7 +172,7 @@ def test_nothing_waits_for_what_neither_reads_nor_changes():
         with wrapped(transport, own, schedule="dear", fusion="none") as optimizer:
             for iteration in range(2):  # the first one ends with a flush
                 step(optimizer, own, iteration, transport.rank)
-            run = optimizer.session
+            run = optimizer.run
             under_way = run.group.trainers["dear"].schedule.under_way
             for iteration in range(2, 5):
                 optimizer.zero_grad()
@@ -198,7 +198,7 @@ def test_reductions_start_while_autograd_still_runs():
         own, events = models[transport.rank], []
         with wrapped(transport, own, schedule="wfbp", fusion="none") as optimizer:
             step(optimizer, own, 0, 0)
-            fabric = optimizer.session.group.fabric
+            fabric = optimizer.run.group.fabric
             start = fabric.start
             fabric.start = lambda *asked: (events.append("start"), start(*asked))[1]
             own.stem.weight.register_hook(lambda gradient: events.append("stem"))
@@ -245,3 +245,36 @@ def test_after_close_the_module_is_an_ordinary_one():
         return bits(own)
 
     same(2, body)
+
+
+@pytest.mark.parametrize("options", [{}, {"fusion": "cut:128B"}, {"update": "sharded"}], ids=name_of)
+def test_after_close_another_one_goes_on_with_the_state(options):
+    """As to train a layer that was frozen until then."""
+    *models, alone = alike("branches", 3)
+
+    def begin(module):
+        module.stem.requires_grad_(False)
+        return OPTIMIZERS["adamw"]([each for each in module.parameters() if each.requires_grad])
+
+    def thaw(module, optimizer):
+        module.stem.requires_grad_(True)
+        optimizer.add_param_group({"params": list(module.stem.parameters()), "lr": 0.001})
+
+    plain = begin(alone)
+    reference(alone, plain, 2, STEPS)
+    thaw(alone, plain)
+    reference(alone, plain, 2, STEPS, start=STEPS)
+
+    def body(transport):
+        own = models[transport.rank]
+        inner = begin(own)
+        for start in (0, STEPS):
+            with wrapped(transport, own, inner, **options) as optimizer:
+                for iteration in range(start, start + STEPS):
+                    step(optimizer, own, iteration, transport.rank)
+            if not start:
+                thaw(own, inner)
+        return bits(own)
+
+    same(2, body)
+    close(models[0], alone, 1e-9)

@@ -55,7 +55,7 @@ def test_a_rank_that_ends_with_collectives_under_way_says_so(capsys, monkeypatch
         over.wait()
 
     def body(transport):
-        group = TorchGroup(transport, "group")
+        group = TorchGroup(transport, "group", 0.0, {})
         group.start("never", never())
         group.shutdown(0.01)
         over.set()
@@ -80,7 +80,7 @@ def in_callbacks(call):
     """
 
     def body(transport):
-        group, attached = DearGroup(transport, {"algorithm": "ring"}, "group"), threading.Event()
+        group, attached = DearGroup(transport, "group", 0.0, {"algorithm": "ring"}), threading.Event()
 
         def total(value, op=dist.ReduceOp.SUM):
             options = dist.AllreduceOptions()
@@ -144,7 +144,7 @@ def test_a_callback_that_never_returns_is_reported(monkeypatch):
     monkeypatch.setattr(Watchdog, "say", lambda dog, text: (said.append(text), over.set()))
 
     def body(transport):
-        group, attached = DearGroup(transport, {"algorithm": "ring"}, "group", stall_after_s=0.5), threading.Event()
+        group, attached = DearGroup(transport, "group", 0.5, {"algorithm": "ring"}), threading.Event()
         group.start("held up", held_up(attached))
 
         def callback(_):

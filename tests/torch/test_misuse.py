@@ -191,6 +191,12 @@ def wrapped_twice(transport, own, make):
     make(make())
 
 
+@refused(r"model has a DistributedOptimizer already: close\(\) that one before")
+def model_wrapped_twice(transport, own, make):
+    make()
+    make()
+
+
 @refused("optimizer must be one of torch.optim, not 0.1")
 def no_optimizer(transport, own, make):
     make(0.1)
@@ -271,13 +277,6 @@ def backward_twice(transport, own, make):
     make()
     backward(own)
     backward(own)
-
-
-@refused(r"backward\(\) was called 1 of 2 times", accumulate=2)
-def too_few(transport, own, make):
-    optimizer = make()
-    backward(own)
-    optimizer.step()
 
 
 @refused("accumulate must be at least 1, not 0", accumulate=0)

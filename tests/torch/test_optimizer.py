@@ -125,7 +125,7 @@ def test_layer_calls_are_in_the_order_of_the_first_pass():
         def body(transport):
             with wrapped(transport, module) as optimizer:
                 step(optimizer, module, 0, 0)
-                return [[each.name for each in call.parameters] for call in optimizer.session.calls]
+                return [[each.name for each in call.parameters] for call in optimizer.run.calls]
 
         ((found),) = run_loopback(1, body)
         return found
@@ -360,6 +360,34 @@ def test_ways_to_step(size, how):
 
     same(size, body)
     close(models[0], alone)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"update": "sharded", "fusion": "none"}, {"clip": 0.05}], ids=str)
+def test_the_last_step_of_an_epoch_may_have_fewer_passes(size, options):
+    *models, alone = alike("branches", size + 1)
+    passes, plain = [1, 3, 3, 2, 3, 1], OPTIMIZERS["adamw"](alone.parameters())
+
+    def train(module, optimizer, ranks, clip=None):
+        for iteration, count in enumerate(passes):
+            for part in range(count):
+                for rank in ranks:
+                    (loss_of(module, 10 * iteration + part, rank) / len(ranks)).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(module.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    train(alone, plain, range(size), options.get("clip"))
+
+    def body(transport):
+        own = models[transport.rank]
+        with wrapped(transport, own, "adamw", accumulate=3, **options) as optimizer:
+            train(own, optimizer, [transport.rank])
+        return bits(own)
+
+    same(size, body)
+    close(models[0], alone, 1e-9)
 
 
 class Normed(nn.Module):

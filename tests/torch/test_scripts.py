@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_scripts_on_threads(name, size, plain, tmp_path, monkeypatch):
 
     def started():
         one.release()
-        return own.transport
+        return SimpleNamespace(Dup=lambda: own.transport)
 
     def alone(optimizer):  # a trial puts the random numbers of this process back, while other ranks may draw
         with one:

@@ -277,6 +277,59 @@ def test_autocast(dtype, scaled):
     close(models[0], alone, 1e-4)
 
 
+class Late(nn.Module):
+    """A branch that is used from some iteration on, so that its optimiser's state begins in a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = (nn.Linear(*each) for each in [(6, 9), (6, 9), (9, 3)])
+
+    def forward(self, x, *, late):
+        return self.head(self.second(x) if late else self.first(x)).float()
+
+
+class Multiplied(torch.optim.SGD):
+    """An optimiser whose updates are products of matrices, which autocast would round."""
+
+    def step(self):
+        for each in self.param_groups[0]["params"]:
+            if each.grad is not None and each.ndim == 2:
+                each.grad.add_(each.grad @ each.grad.T @ each.grad)
+        super().step()
+
+
+@pytest.mark.parametrize("make", [adamw, lambda parameters: Multiplied(parameters, lr=0.1)], ids=["adamw", "products"])
+@pytest.mark.parametrize("options", [{}, {"update": "sharded"}, {"fusion": "none"}], ids=str)
+def test_updates_are_made_outside_of_the_modes_of_a_forward_pass(make, options):
+    if "update" in options and make is not adamw:
+        pytest.skip("it looks at whole tensors")
+    torch.manual_seed(0)
+    template = Late()
+    *models, alone = (copy.deepcopy(template) for _ in range(3))
+
+    def loss(module, iteration, rank):
+        draw = Draw(iteration, rank, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return functional.cross_entropy(module(draw.normal(ROWS, 6), late=iteration >= 2), draw.numbers(3, ROWS))
+
+    reference(alone, make(alone.parameters()), 2, 6, loss=loss)
+
+    def body(transport):
+        own = models[transport.rank]
+        with wrapped(transport, own, make(own.parameters()), **options) as optimizer:
+            for iteration in range(6):
+                optimizer.zero_grad()
+                loss(own, iteration, transport.rank).backward()
+                optimizer.step()
+                if iteration == 2:
+                    with torch.inference_mode():
+                        own(torch.ones(1, 6), late=True)
+        return bits(own)
+
+    same(2, body)
+    close(models[0], alone, 1e-6)
+
+
 def test_uneven_last_batches():
     """Weighted by their rows, as one process does with the whole batch."""
     rows = [[4, 4, 4], [4, 4, 1], [4, 2, 0]]
