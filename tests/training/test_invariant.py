@@ -3,6 +3,7 @@
 EVERY=1 trains all cases of the product; otherwise each 29th.
 """
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.world import World, run_world
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
@@ -34,6 +35,7 @@ from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
+from tests.invariant_cost import cost
 from tests.markdown import ROOT
 from tests.training.route_checks import layers
 from tests.training_checks import EVERY, README, installed, on_all, settings
@@ -295,6 +297,17 @@ def test_the_page_has_these_costs():
     for name, row in rows.items():
         (line,) = [each for each in page.splitlines() if each.startswith(f"| {name}")]
         assert [cell.strip() for cell in line.split("|")[2:-1]] == [*map(str, row)]
+
+
+@pytest.mark.parametrize(("ranks", "sent", "held"), [(1, None, 5), (2, 1, 4), (3, 1.5, 5), (4, 1, 3), (5, 1, 3)])
+def test_sessions_have_these_costs(ranks, sent, held, tmp_path):
+    modules = [{"name": str(each), "params": [9600], "fwd_flops": 1} for each in range(3)]
+    (tmp_path / "model.json").write_text(json.dumps({"batch": 64, "modules": modules}))
+    found, ring = (
+        run_world(lambda world, m=m: cost(world, tmp_path / "model.json", m), threads=ranks) for m in (8, None)
+    )
+    assert found[1] == held * ring[1]
+    assert sent is None or found[0] == sent * ring[0]
 
 
 class Exchanging(Gelu):
