@@ -22,13 +22,13 @@ from dear_mpi.kernels.dtypes import DTYPES
 
 COUNTS = (1, 2, 5, 16, 77, 1000, 4096, 20_000)
 TYPES = (*DTYPES.values(), np.dtype(np.int32), np.dtype(np.uint8))
-SIMPLE = SimpleNamespace(crowded=False)
+UNCROWDED = SimpleNamespace(crowded=False)
 
 
 def spinning(comm: MPI.Intracomm) -> MpiTransport:
     """Collective: return a transport whose ranks spin although cores are few, or None where they never do."""
     transport = MpiTransport(comm)
-    with patch.object(counters, "crowd_of", lambda transport, threads: SIMPLE):
+    with patch.object(counters, "crowd_of", lambda transport, threads: UNCROWDED):
         transport.counters()
     return transport
 

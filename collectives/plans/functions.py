@@ -84,7 +84,7 @@ def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -
 
 
 def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte or, without an emulated link, its vote alone."""
+    """Return when all ranks have called it: an all-reduce of one byte; without an emulated link, only its vote."""
     CachedPlans.of(transport_of(comm)).barrier()
 
 
@@ -131,7 +131,9 @@ class CachedPlans:
 
     def barrier(self) -> None:
         number, transport = self.numbers.get(self.barrier_key, 0), self.transport
-        if not number or transport.native is None or not transport.one_thread.run(transport.same, number):
+        if number and transport.native is not None and transport.one_thread.run(transport.same, number):
+            self.kept.move_to_end(number)
+        else:
             self("all_reduce", self.token, BARRIER)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:

@@ -11,6 +11,7 @@ From ``start`` to the end of a run the arrays belong to the plan; the transport 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from operator import length_hint
 from time import perf_counter
@@ -272,7 +273,8 @@ class Plan(RunningOperation):
         try:
             only.tokens.pop()
         except IndexError:
-            only.run(self.whole)  # raises
+            only.run(self.whole)
+            return self.result
         try:
             only.context.run(self.whole)
         finally:
@@ -286,7 +288,7 @@ class Plan(RunningOperation):
         if self.running:
             self.wait()
         self.run.free()
-        self.freed = True
+        self.task, self.freed = replace(self.task, reached=None), True  # views of other ranks' memory
 
     def __enter__(self) -> Plan:
         return self

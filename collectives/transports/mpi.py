@@ -17,7 +17,7 @@ from mpi4py import MPI
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.transports.counters import CounterBarrier, Line, lines_of
+from dear_mpi.collectives.transports.counters import CounterBarrier, barriers_of
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.collectives.transports.wait_policy import SleepingRequest
@@ -55,7 +55,7 @@ class MpiTransport:
         self.tag, self.most_tags = 0, upper or 32767
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
         self.moment = array("d", (0.0,))
-        self.lines = lines_of(self)
+        self.barriers = barriers_of(self, self.native.Iprobe)
         self.voting: CounterBarrier | None = None  # until the first plan
         self.under_way = UNDER_WAY
         self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
@@ -95,10 +95,9 @@ class MpiTransport:
             views = None
         return views if all(self.gather_values(views is not None)) else None
 
-    def counters(self) -> Line | None:
-        if self.voting is None and (line := next(self.lines)) is not None:
-            self.voting = CounterBarrier(line, self.rank)
-        return next(self.lines)
+    def counters(self) -> CounterBarrier | None:
+        self.voting = self.voting or next(self.barriers)
+        return next(self.barriers)
 
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":
@@ -164,7 +163,7 @@ class MpiTransport:
     def free(self) -> None:
         for keeper in list(self.kept):
             keeper.free()
-        self.lines.close()
+        self.barriers.close()
         self.native.Free()
 
 

@@ -6,7 +6,7 @@ from contextvars import copy_context
 from pathlib import Path
 from threading import get_ident
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -14,6 +14,9 @@ import numpy as np
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.kernels.array import Array, library_of
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.transports.counters import CounterBarrier
 
 __all__ = ["Transport"]
 
@@ -143,8 +146,8 @@ class Transport(Protocol):
     def reach(self, array: Array) -> Sequence[Array] | None:
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
-    def counters(self) -> Sequence[memoryview] | None:
-        """Collective: return a new counter of each rank (``counters.py``); None: plans should wait by messages."""
+    def counters(self) -> "CounterBarrier | None":
+        """Collective: return a new barrier of counters; None: plans should wait by messages."""
 
     def takes(self, array: Array) -> bool:
         """Return whether messages may use such memory; equal on all ranks.

@@ -2,12 +2,13 @@
 
 import platform
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from dear_mpi.collectives import make_plan
+from dear_mpi.collectives import all_reduce, barrier, make_plan
 from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.training.events.spans import spans_of, starts_of
@@ -50,19 +51,31 @@ def test_a_counter_barrier_names_the_ranks_that_are_late():
     transport.free()
 
 
-def test_a_late_rank_is_named(monkeypatch):
-    said = []
-    monkeypatch.setattr(Watchdog, "say", lambda dog, text: said.append(text))
-    transport = spinning(MPI.COMM_WORLD)
+def test_a_late_rank_is_named(monkeypatch, tmp_path):
+    """It comes after all others have said for whom they wait."""
+    comm = MPI.COMM_WORLD
+    folder, said = Path(comm.bcast(str(tmp_path))), []
+    transport = spinning(comm)
+
+    def say(dog, text):
+        said.append(text)
+        (folder / f"{len(said)} {transport.rank}").touch()
+
+    monkeypatch.setattr(Watchdog, "say", say)
     with make_plan("all_reduce", np.ones(10), transport, algorithm="auto") as plan:
         for late in range(transport.size):
             said.clear()
-            with Watchdog(transport, 0.2):
-                if transport.rank == late:
-                    time.sleep(1)
+            comm.Barrier()
+            with Watchdog(transport, 0.1):
+                while transport.rank == late and len(list(folder.glob("1 *"))) < transport.size - 1:
+                    time.sleep(0.01)
                 plan()
-            named = [text for text in said if f"barrier, receiving from rank {late} in all_reduce (shared)" in text]
-            assert bool(named) == (transport.rank != late), said
+            comm.Barrier()
+            for each in folder.glob(f"* {transport.rank}"):
+                each.unlink()
+            comm.Barrier()
+            if transport.rank != late:
+                assert f"barrier, receiving from rank {late} in all_reduce (shared)" in said[0]
     transport.free()
 
 
@@ -76,4 +89,24 @@ def test_notes_show_who_waited_for_whom():
     others = set(ranks) - {transport.rank}
     assert {span.peer for span in found if span.kind in ("waiting", "transfer")} >= others
     assert not [span for span in found if span.kind == "either"]
+    transport.free()
+
+
+def test_messages_progress_while_ranks_meet():
+    """Rank 0 has begun a large message and waits at a barrier, which the others reach after the message."""
+    transport, comm = spinning(MPI.COMM_WORLD), MPI.COMM_WORLD
+    large = np.full(1 << 21, transport.rank, np.int32)
+    barrier(transport)
+    requests = []
+    if transport.rank == 0:
+        requests = [comm.Isend(large, peer) for peer in range(1, transport.size)]
+    else:
+        comm.Recv(large, 0)
+    barrier(transport)
+    MPI.Request.Waitall(requests)
+    assert (large == 0).all()
+    with make_plan("all_reduce", large, transport, algorithm="ring") as first:
+        first.start()
+        assert (all_reduce(np.ones(3), transport, algorithm="auto") == transport.size).all()
+        first.wait()
     transport.free()

@@ -21,7 +21,7 @@ from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import PRIVATE_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.counters import CounterBarrier, Line
+from dear_mpi.collectives.transports.counters import CounterBarrier
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.calls import combiner, copier
@@ -32,8 +32,8 @@ __all__ = ["check", "check_call", "prepare"]  # whether memory is reachable is f
 MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier of messages
 BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
 MAILBOXES_BYTES = 2 * 1024 * 1024  # below: mailboxes beat messages between ranks of a host, warm or cold
-IN_SHORT = -1  # position of a run by its shortened calls
 MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; smaller with many ranks
+IN_SHORT = -1  # position of a run by its shortened calls
 
 
 class ByMessages:
@@ -59,19 +59,22 @@ class ByMessages:
             yield from map(waiting, ends, pair)
 
 
-class ByCounters(CounterBarrier):
+class ByCounters:
     """A barrier of counters: one call in whole runs, an act for each peer where runs are noted or polled."""
 
     requests = ()
 
+    def __init__(self, barrier: CounterBarrier) -> None:
+        self.barrier = barrier
+
     def shortened(self, acts: Sequence[Act]) -> list[Action]:
         """Return the calls of a run with one call for each barrier."""
         left = [act for act in acts if act.part.kind != "ending"]
-        return [self.meet if act.part.kind == "starting" else act.call for act in left]
+        return [self.barrier.meet if act.part.kind == "starting" else act.call for act in left]
 
     def acts(self, phase: int) -> Iterator[Act]:
-        yield Act(Part("starting", phase), self.enter)
-        for peer, arrival in self.arrivals.items():
+        yield Act(Part("starting", phase), self.barrier.enter)
+        for peer, arrival in self.barrier.arrivals.items():
             yield Act(Part("ending", phase, peer=peer, incoming=True), arrival.Wait, arrival.Test)
 
 
@@ -82,10 +85,10 @@ class Reach:
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
-    counters: Line | None
+    counters: CounterBarrier | None
 
 
-def reach_for(task: Task, counters: Line | None) -> Reach | None:
+def reach_for(task: Task, counters: CounterBarrier | None) -> Reach | None:
     """Collective: return the memory of all ranks if the call can use it, else None.
 
     ArgumentError on all ranks: the call needs it, but it is out of reach.
@@ -120,10 +123,7 @@ class SharedRun(InstructionRun):
         self.rank, counters = task.transport.rank, task.reached.counters
         moves = phases(task.call.collective, self.share, mailboxes=task.reached.mailboxes)
         self.barriers = len(moves) - 1
-        if counters is None:
-            self.barrier: ByMessages | ByCounters = ByMessages(task.transport, task.tag)
-        else:
-            self.barrier = ByCounters(counters, self.rank) if like is None else like.barrier
+        self.barrier = ByCounters(counters) if counters else ByMessages(task.transport, task.tag)
         runs = [list(self.acts(moves, number)) for number in range(1 + task.reached.mailboxes)]
         self.runs = [[act.call for act in acts] for acts in runs]
         self.short = [self.barrier.shortened(acts) for acts in runs]
@@ -179,6 +179,7 @@ class SharedRun(InstructionRun):
         try:
             for call in self.short[number]:
                 call()
+            self.position = len(self.calls)
         except Exception as error:
             raise self.failure(error) from error
 
@@ -186,13 +187,14 @@ class SharedRun(InstructionRun):
         if self.position != IN_SHORT:
             return super().progress()
         assert isinstance(self.barrier, ByCounters)
-        phase, late = (self.barrier.count - 1) % self.barriers, self.barrier.late
+        phase, late = (self.barrier.barrier.count - 1) % self.barriers, self.barrier.barrier.late
         waits = [Part("ending", phase, peer=peer, incoming=True) for peer in late]
         return self.parts.index(waits[0]) if waits else 0
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
+        self.short.clear()
         del self.reached  # releases the views of other ranks' memory
 
 

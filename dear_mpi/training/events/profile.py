@@ -34,7 +34,7 @@ from dear_mpi.training.schedules import ALL_SCHEDULES
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
-Parts = Annotated[int, Meta(ge=1, le=1000)]  # of a batch: each is simulated
+Parts = Annotated[int, Meta(ge=1, le=1 << 24)]  # of a batch: each is simulated
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
