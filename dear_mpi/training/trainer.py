@@ -148,6 +148,11 @@ class Trainer:
         self.part, self.running, self.over = self.part + 1, -1, True
 
     @property
+    def first_part(self) -> bool:
+        """Return whether forward hooks are called: ranks may have different numbers of micro-batches."""
+        return self.part == 0 or not self.leaves
+
+    @property
     def last_part(self) -> bool:
         return self.part == self.passes - 1
 
@@ -156,7 +161,8 @@ class Trainer:
         while self.running < call:
             self.after_forward()
             self.running, self.over = self.running + 1, False
-            self.hook("before_forward", self.running)
+            if self.first_part:
+                self.hook("before_forward", self.running)
             self.rules.before_layer(self.running)
             self.begin_s = self.fabric.now()
 
@@ -165,7 +171,8 @@ class Trainer:
         if not self.over:
             self.ran("forward", self.running)
             self.over = True
-            self.hook("after_forward", self.running)
+            if self.first_part:
+                self.hook("after_forward", self.running)
 
     def end_forward(self) -> None:
         """Call the hooks of skipped layer calls."""
