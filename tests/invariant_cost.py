@@ -13,7 +13,7 @@ from statistics import median
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.plan_cost import traffic
+from dear_mpi.training.fabric.plan_cost import traffic
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 
