@@ -86,8 +86,8 @@ class Meeting:
 
     def waits_for(self) -> str:
         here: FrameType | None = sys._current_frames().get(self.thread)
-        while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
-            here = here.f_back  # to the transport's caller
+        while here is not None and {"transports", "plans", "threading.py"} & set(Path(here.f_code.co_filename).parts):
+            here = here.f_back  # to the caller of a transport, or of a collective
         if here is None:
             return f"all ranks: {self.what}"
         file = Path(here.f_code.co_filename).name

@@ -17,7 +17,7 @@ from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of
 from dear_mpi.training.events import KEPT, Log
 from dear_mpi.training.events.spans import Rank, Run, Timeline, common, rank_of
 from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.find import FULL, is_code
 from dear_mpi.training.routes.route import Payload
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
 from dear_mpi.training.virtual_trainer import TIE, UNFAIR
@@ -115,7 +115,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
         said.append(f"{taken}, where {why}: take it on one rank")
     for wire, rows in grouped(found, lambda each: each.row["wire"]).items():
         codes = [stage for stage in rows[0].scenario.settings.chosen_route.stages if isinstance(stage, Payload)]
-        if codes and not any(stage.compute_s(1, 1) for stage in codes):
+        if codes and is_code(wire) and not any(stage.compute_s(1, 1) for stage in codes):
             said.append(f"note: the wire {wire} has no encode_s or decode_s: encoding and decoding count as free")
     return said
 

@@ -326,7 +326,7 @@ OF_SESSIONS = [
     ({"invariant": 6}, "invariant must be a power of two from 1 to 16384, not 6"),
     ({"invariant": 0}, "invariant must be a power of two from 1 to 16384, not 0"),
     ({"invariant": True}, "invariant must be a power of two from 1 to 16384, not True"),
-    ({"invariant": 2}, "invariant must be at least 3, so that each rank has a micro-batch, not 2"),
+    ({"invariant": 2}, "invariant must be at least 4, so that each rank has a micro-batch, not 2"),
     (
         {"wire": "int8"},
         "wire must be left out with invariant, or be fp64, the type in which each rank adds up, not 'int8'",

@@ -198,7 +198,7 @@ class OfSubtrees(Payload):
         return ranks * self.wire.most(ranks) * round_up(longest * itemsize, ROW_BYTES)
 
     def objection(self, ranks: int) -> str:
-        least = f"invariant must be at least {ranks}, so that each rank has a micro-batch"
+        least = f"invariant must be at least {1 << (ranks - 1).bit_length()}, so that each rank has a micro-batch"
         return f"{least}, not {self.wire.micro_batches}" * (self.wire.micro_batches < ranks)
 
     def places(self, bucket: BucketMemory, row: int) -> list[Array]:
