@@ -32,7 +32,7 @@ def started(engine, run, label, key=("plan", 0)):
     return engine.submit(key, label, lambda turn: [Step(*key, label, run)])
 
 
-OF_EXTRAS = {"acp", "powersgd", "noise", "sketch"}  # wires
+OF_EXTRAS = {"acp", "powersgd", "noise", "sketch", "fixed32"}  # wires
 
 
 def installed(*cases):

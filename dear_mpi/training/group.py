@@ -31,7 +31,7 @@ from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options, chosen_route
-from dear_mpi.training.routes.invariant import leaves, shares
+from dear_mpi.training.routes.invariant import shares, tree_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import LossMeter, Trainer
 
@@ -152,7 +152,8 @@ class WorkerGroup:
         self.meter = LossMeter(self.fabric, own, options.invariant or 0)
         self.plans.callback(self.meter.plan.free)
         how: Any = {"accumulate": options.accumulate, "debug": options.debug}
-        how["leaves"] = leaves(self.micro_batches) if options.invariant else ()
+        tree = tree_of(self.route)
+        how["leaves"] = tree.leaves(self.micro_batches) if tree else ()
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }

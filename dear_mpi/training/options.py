@@ -27,7 +27,7 @@ from dear_mpi.training.buckets.owners import MEASURED, check_weights, parse_weig
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
-from dear_mpi.training.routes.invariant import check_micro_batches, with_tree
+from dear_mpi.training.routes.invariant import check_micro_batches, is_exact, with_tree
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
@@ -286,7 +286,7 @@ def summed_as_asked(options: Exchange, route: Route, dtype: str, ranks: int | No
     """Return the route, under ``invariant`` with sums along a tree; ``ranks``: see ``with_tree``."""
     if options.invariant is None:
         return route
-    if options.wire not in (None, dtype):
+    if options.wire not in (None, dtype) and not is_exact(route):
         what = f"wire must be left out with invariant, or be {dtype}, the type in which each rank adds up"
         raise ValueError(f"{what}, not {options.wire!r}")
     return with_tree(route, options.invariant, ranks)

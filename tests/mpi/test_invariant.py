@@ -14,6 +14,7 @@ CASES = installed(
     {"model": "mlp", "optimizer": "adamw", "schedule": "wfbp", "accumulate": 2, "fusion": "25MB"},
     {"model": "cnn", "optimizer": "muon", "schedule": "dear-eager", "update": "sharded", "batch": 16},
     {"model": "gpt", "data": README, "context": 8, "batch": 16, "schedule": "fsdp", "algorithm": "ordered"},
+    {"model": "cnn", "optimizer": "adamw", "wire": "fixed32", "algorithm": "ring", "batch": 16, "clip": 0.1},
 )
 
 

@@ -1,1 +1,1 @@
-"""Wire formats: low rank (PowerSGD, ACP-SGD), sketches, noise."""
+"""Wire formats: low rank (PowerSGD, ACP-SGD), sketches, exact integers, noise."""

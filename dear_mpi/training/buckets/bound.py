@@ -85,8 +85,9 @@ class BoundBucket:
         return self.side[codes].reshape(self.ranks, -1)
 
     def has_elements(self, buffer: str) -> bool:
-        """Tell whether the arena has the buffer, with a part for each rank."""
-        return buffer not in self.arena.route.codes and buffer != READINESS
+        """Tell whether the buffer has an element for each of the bucket's, so that each rank has its shard."""
+        codes = self.arena.route.codes
+        return codes[buffer].by_element if buffer in codes else buffer != READINESS
 
     def numbers(self) -> list[int]:
         return self.arena.layout.tensors(*self.bucket.interval)
@@ -105,13 +106,14 @@ class BoundBucket:
 
     def travels(self, buffer: str, slab: Slab) -> Array:
         """Return the array that a collective sends, by default from a slab."""
-        if self.has_elements(buffer):
+        codes = self.arena.route.codes.get(buffer)
+        if codes is None and buffer != READINESS:
             return self.buffer(buffer)
         if buffer not in self.side:
-            nbytes = len(self.numbers()) if buffer == READINESS else self.arena.nbytes_of(buffer, self.bucket)
-            adds_up = buffer != READINESS and self.arena.route.codes[buffer].adds_up
-            dtype = self.gradients.dtype if adds_up else np.dtype("u1")
-            self.side[buffer] = slab.empty(nbytes // dtype.itemsize, dtype)
+            nbytes = self.arena.nbytes_of(buffer, self.bucket) if codes else len(self.numbers())
+            dtype = (codes.dtype or self.gradients.dtype) if codes and codes.adds_up else np.dtype("u1")
+            count = self.bucket.count if self.has_elements(buffer) else nbytes // dtype.itemsize
+            self.side[buffer] = slab.empty(count, dtype)
         return self.side[buffer]
 
     def pack(self) -> None:

@@ -160,7 +160,13 @@ def sources(part: range) -> list[str]:
 
 @dataclass(frozen=True)
 class Tree:
+    """Add up micro-batches along the tree; a wire whose sums are exact derives from it, and adds in any order."""
+
     micro_batches: int
+
+    def cut(self, micro_batches: int, ranks: int | None) -> Tree:
+        """Return the sums of so many micro-batches; ``ranks``: see ``with_tree``."""
+        return replace(self, micro_batches=micro_batches)
 
     def shares(self, ranks: int) -> tuple[range, ...]:
         return shares(self.micro_batches, ranks)
@@ -169,9 +175,12 @@ class Tree:
         """Return the subtrees of the rank that has most."""
         return max(len(subtrees(part)) for part in self.shares(ranks))
 
+    def leaves(self, part: range) -> list[Leaf]:
+        return leaves(part)
+
     def provable(self, ranks: int) -> Tree:
         """Return the tree to prove on some ranks, perhaps more than there are micro-batches."""
-        return Tree(max(min(self.micro_batches, PROVED), 1 << (ranks - 1).bit_length()))
+        return replace(self, micro_batches=max(min(self.micro_batches, PROVED), 1 << (ranks - 1).bit_length()))
 
     def parts(self, memory: Memory, rank: int, gradient: Symbol) -> list[tuple[range, Symbol]]:
         """List a rank's micro-batches with their shares of its gradient."""
@@ -313,11 +322,28 @@ class FoldSubtrees(OfSubtrees):
         return "sum subtrees along the tree"
 
 
+def is_exact(route: Route) -> bool:
+    """Tell whether a route adds up codes exactly."""
+    return any(isinstance(each.wire, Tree) for each in route.codes.values())
+
+
+def tree_of(route: Route) -> Tree | None:
+    """Return how a route adds up micro-batches; None if it does not."""
+    wires = (each.wire for each in route.codes.values())
+    return next((wire for wire in wires if isinstance(wire, Tree) and wire.micro_batches), None)
+
+
 def with_tree(route: Route, micro_batches: int, ranks: int | None = None) -> Route:
     """Let a route sum gradients along the tree. Raises ValueError if it does not sum them exactly once.
 
-    ``ranks``: of the job; None if there are several cases.
+    A route whose sums are exact keeps its stages: each micro-batch is encoded. ``ranks``: of the job; None if there are
+    several cases.
     """
+    name = f"{route.name}, invariant {micro_batches}"
+    if is_exact(route):
+        wires = {each.wire: each.wire.cut(micro_batches, ranks) for each in route.codes.values()}
+        coded = (replace(each, wire=wires[each.wire]) if isinstance(each, Payload) else each for each in route.out)
+        return replace(route, name=name, out=tuple(coded))
     summing, known = reduce_scatter("gradients"), (all_gather("gradients"), all_gather("values"))
     others = [stage for stage in route.stages if isinstance(stage, Collective) and stage not in (summing, *known)]
     if route.out.count(summing) != 1 or others or not route.steady or route.codes or route.wire:
@@ -329,4 +355,4 @@ def with_tree(route: Route, micro_batches: int, ranks: int | None = None) -> Rou
     for stage in route.out:
         folded = PackSubtrees(wire=tree, several=several), all_to_all("subtrees"), FoldSubtrees(wire=tree)
         stages += folded if stage == summing else (stage,)
-    return replace(route, name=f"{route.name}, invariant {micro_batches}", out=tuple(stages))
+    return replace(route, name=name, out=tuple(stages))

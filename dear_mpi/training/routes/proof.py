@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
-from dear_mpi.training.routes.invariant import Tree
+from dear_mpi.training.routes.invariant import Tree, tree_of
 from dear_mpi.training.routes.route import WAYS, Payload, Route, said
 from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
 
@@ -203,10 +203,6 @@ def check_anchor(route: Route, stages: Sequence[Stage], memory: Memory, suspects
                 for reader, at, what in suspects:
                     refuse(route, reader, at, what)
                 refuse(route, stage, "anchor", f"lets gradients of ranks count {', '.join(map(str, sorted(shares)))}")
-
-
-def tree_of(route: Route) -> Tree | None:
-    return next((each.wire for each in route.codes.values() if isinstance(each.wire, Tree)), None)
 
 
 def synchronous(memory: Memory, shard: int, tree: Tree | None) -> object:

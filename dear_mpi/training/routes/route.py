@@ -33,6 +33,8 @@ class Payload(Stage):
     """Work on compressed gradients, in the buffer ``codes``; see ``codes.py``."""
 
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
+    by_element: ClassVar[bool] = False  # whether each element has one, in the shards of gradients
+    dtype: ClassVar[Any] = None  # of codes that add up, unless that of gradients
     act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s
     wire: Any
     codes: str
