@@ -4,7 +4,8 @@
     times noted      t0               t1                 t2           t3
 
 One clock reading after each call suffices: 0.1 us, and 0.6 us per run. A ring buffer keeps the last seconds, so
-training always records and has them when a rank stalls or fails. ``dear_mpi/training/events/spans.py`` compares all ranks'.
+training always records and has them when a rank stalls or fails. ``dear_mpi/training/events/spans.py`` compares all
+ranks'.
 """
 
 from __future__ import annotations
