@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dear_mpi.collectives.program.errors import AgreedError, RanksLost, lost_in
 from dear_mpi.collectives.transports.transport import Transport, Wrapper
@@ -45,6 +45,12 @@ class Elastic(Wrapper[Shrinking]):
     """
 
     met = False  # whether the others know that this transport is to be replaced
+
+    def send_note(self, note: Any, tag: int) -> bool:
+        return False  # a rank that leaves is lost
+
+    def received_notes(self, tag: int) -> list[Any]:
+        return []
 
     def repair(self, mask: int = 0) -> int:
         """Continue with the survivors; return the bitwise AND of their masks. Collective.

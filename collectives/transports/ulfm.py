@@ -125,12 +125,6 @@ class UlfmTransport(MpiTransport):
     def barrier(self, *, asleep: bool = False) -> None:
         self.gather_values(None)
 
-    def send_note(self, note: Any, tag: int) -> bool:
-        return False  # MPI reports ranks that leave
-
-    def received_notes(self, tag: int) -> list[Any]:
-        return []
-
     def free(self) -> None:
         """Do nothing: freeing is collective, and ranks may be dead."""
 
