@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI
 from dear_mpi.collectives.program.errors import RanksLost
+from dear_mpi.collectives.transports.elastic import Elastic
 from dear_mpi.collectives.transports.mpi import UNDER_WAY, MpiTransport
 from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array
@@ -37,6 +38,12 @@ def check_ulfm() -> None:
         raise ValueError(f"elastic needs an MPI that outlives ranks (ULFM), and {vendor} was started without: {advice}")
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # an engine may wait while another thread revokes
         raise ValueError("elastic needs MPI_THREAD_MULTIPLE")
+
+
+def elastic_world(comm: MPI.Intracomm) -> Elastic:
+    """Return a transport of a communicator that outlives ranks. Collective. Raises ValueError on all ranks."""
+    check_ulfm()
+    return Elastic(UlfmTransport(comm))
 
 
 def leave(code: int) -> NoReturn:

@@ -55,11 +55,10 @@ def elastic_transport(comm: Any) -> Transport:
         return transport
     if isinstance(comm, World) or hasattr(transport, "send_init"):
         raise ValueError("elastic needs ranks that may die: give run_world, or run_loopback, elastic=True as well")
-    from dear_mpi.collectives.transports.ulfm import UlfmTransport, check_ulfm
+    from dear_mpi.collectives.transports.ulfm import elastic_world
 
     transport_of(comm)  # checks that it is a communicator
-    check_ulfm()
-    return Elastic(UlfmTransport(comm))
+    return elastic_world(comm)
 
 
 def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
@@ -100,11 +99,12 @@ class Survival:
 
     Attributes:
         log: who trained, from which iteration on.
+        done: iterations whose losses the caller has.
         loading: no state is complete, because one is being loaded.
     """
 
     def __init__(self, session: Any) -> None:
-        self.session, self.loading = session, False
+        self.session, self.loading, self.done = session, False, 0
         self.transport: Elastic = present_in(session.world)
         self.log = [Members(0, self.transport.members)]
 
@@ -113,6 +113,8 @@ class Survival:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         lost = lost_in(error)
+        if error is None:
+            self.done = self.session.iterations
         if lost is not None and lost.iteration is None:
             raise self.repair(str(error)) from error
 
@@ -127,8 +129,8 @@ class Survival:
         session.engine.__exit__(RanksLost)
         if session.engine.thread.is_alive():
             raise RuntimeError("the engine does not end, so its memory may still change")
-        group, states = session.group, set[int]() if self.loading else kept_states(session.group)
-        at = group.done
+        group = session.group
+        states = set[int]() if self.loading else kept_states(group, self.done)
         target = self.common(states)
         go_back(group, target)
         with suppress(CollectiveError):
@@ -145,7 +147,8 @@ class Survival:
         ranks, spent_s = self.transport.members, time.perf_counter() - begin
         lost = sorted({*before} - {*ranks})
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        iteration = target + group.fabric.skipped
+        at, iteration = self.done, target + group.fabric.skipped
+        self.done = iteration
         self.log = [each for each in self.log if each.iteration < iteration]
         self.log.append(Members(iteration, ranks, tuple(lost), noticed, now, spent_s))
         said = f"{name_ranks(lost)} died in iteration {at}, at {now}: {name_ranks(ranks)} repeat"
@@ -189,13 +192,13 @@ class Survival:
             again(loss)
 
 
-def kept_states(group: WorkerGroup) -> set[int]:
-    """Return the numbers of updates after which this rank has all buckets, and the losses."""
+def kept_states(group: WorkerGroup, done: int) -> set[int]:
+    """Return the numbers of updates after which this rank has all buckets, and has reported the losses."""
     fabric = group.fabric
     updates = {bound.own_updates for bound in fabric.bound.values()} or {fabric.oldest}
     low = min(updates)
     found = {low, low - 1} if len(updates) == 1 and low > fabric.oldest else {low}
-    return {each for each in found if each <= group.done - fabric.skipped}
+    return {each for each in found if each <= done - fabric.skipped}
 
 
 def go_back(group: WorkerGroup, target: int) -> None:
