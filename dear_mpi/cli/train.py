@@ -35,8 +35,8 @@ from dear_mpi.training.schedules import NAMES
 JOB = flags_of(Config) | RUN_FLAGS | shared("timeline")
 EVERY = "Also write the checkpoint of --save after every N iterations."
 ELASTIC = (
-    "Outlive ranks: if one dies, the others continue with its part of the data. Needs mpirun --with-ft ulfm (Open MPI), "
-    "or --threads."
+    "Outlive ranks: if one dies, the others continue with its part of the data. Needs --threads, or Open MPI's mpirun "
+    "--with-ft ulfm."
 )
 PROFILE = "Write the measured time of each layer to FILE, for simulate --profile."
 TRAIN = (

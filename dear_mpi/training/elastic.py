@@ -149,10 +149,11 @@ class Survival:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         at, iteration = self.done, target + group.fabric.skipped
         self.done = iteration
-        self.log = [each for each in self.log if each.iteration < iteration]
-        self.log.append(Members(iteration, ranks, tuple(lost), noticed, now, spent_s))
-        said = f"{name_ranks(lost)} died in iteration {at}, at {now}: {name_ranks(ranks)} repeat"
-        said += f"{'s' * (len(ranks) == 1)} it from iteration {iteration} on, after {1e3 * spent_s:.0f} ms"
+        void = [each for each in self.log if each.iteration >= iteration]  # these groups' iterations are repeated
+        named = sorted({*lost, *(rank for each in void for rank in each.lost)})
+        self.log = [*self.log[: len(self.log) - len(void)], Members(iteration, ranks, (*named,), noticed, now, spent_s)]
+        go_on = f"{name_ranks(ranks)} {'continue' if len(ranks) > 1 else 'continues'} from iteration {iteration}"
+        said = f"{name_ranks(lost)} died in iteration {at}, at {now}: {go_on}, after {1e3 * spent_s:.0f} ms"
         return RanksLost(said, ranks=lost, where=noticed, iteration=iteration)
 
     def common(self, states: Collection[int]) -> int:

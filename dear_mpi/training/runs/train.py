@@ -107,7 +107,6 @@ def train(
         clock = recorder.clock if recorder else None
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
         course.run()
-        job.flush()
         kept = max((each.kept for each in observing.values()), default=KEPT)
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
         if profile is not None and course.profiler is not None:
@@ -136,7 +135,7 @@ class Course:
         self.done, self.fill = len(self.losses), FILL
 
     def run(self) -> None:
-        """Train until the last iteration. Collective."""
+        """Train until the last iteration is complete. Collective."""
         job, name = self.job, self.job.config.schedule
         while (number := len(self.losses) + 1) <= job.config.iterations:
             settled = not job.decisions.due(name)
@@ -151,6 +150,7 @@ class Course:
                 self.profiler.note()
             self.progress(number, loss)
             self.save()
+        job.flush()  # before collectives on the same memory are timed
 
     def save(self) -> None:
         """Write a checkpoint, if one is due."""
