@@ -175,7 +175,7 @@ class Session:
             self.group.flush()
 
     def finish(self) -> None:
-        """Flush, and agree that training is complete: only with ``elastic`` needed, as the last call in the block.
+        """Flush, and agree that training is complete: with ``elastic``, the last call in the block. Collective.
 
         Raises RanksLost if iterations must be repeated.
         """

@@ -36,8 +36,6 @@ class Mortal(Dense):
         if kind == "kill":
             signal.signal(signal.SIGALRM, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
             signal.setitimer(signal.ITIMER_REAL, delay_s + 1e-6)
-        elif kind == "exit":
-            os._exit(3)
         elif kind == "raise":
             raise Death("as planned")
         return super().backward(dy)
