@@ -95,7 +95,7 @@ def run_world(
     def given(transport: Transport) -> Mapping[str, Any]:
         lookup("device_memory", device_memory, DEVICE_MEMORY)
         if elastic and link is not None:
-            raise ValueError("link must be left out with elastic: the emulated ports are those of all ranks")
+            raise ValueError("link must be left out with elastic: emulated ports belong to a fixed number of ranks")
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
@@ -186,9 +186,13 @@ def started() -> MPI.Intracomm:
 
 
 def not_finalized() -> None:
-    """Let mpi4py leave MPI as it is at exit: after a death MPI_Finalize hangs."""
+    """Let mpi4py leave MPI as it is at exit: after a death MPI_Finalize hangs. Raises ValueError if it is too late."""
     import mpi4py
 
+    if "mpi4py.MPI" in sys.modules and mpi4py.rc.finalize is not False:
+        raise ValueError(
+            "elastic needs mpi4py.rc.finalize = False before mpi4py.MPI is imported: else ranks hang at exit"
+        )
     mpi4py.rc.finalize = False
 
 

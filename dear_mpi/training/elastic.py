@@ -20,12 +20,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, RanksLost, lost_in, name_ranks
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.elastic import BITS, Elastic, present
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.models.layer import Parameter, is_exchanging
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine
@@ -48,17 +46,12 @@ class Members:
     repair_s: float = 0.0
 
 
-def elastic_transport(comm: Any) -> Transport:
-    """Return a transport that outlives ranks. Collective. Raises ValueError on all ranks if ``comm`` has none."""
-    transport: Any = comm.transport if isinstance(comm, World) else comm
-    if present(transport) is not None:
-        return transport
-    if isinstance(comm, World) or hasattr(transport, "send_init"):
-        raise ValueError("elastic needs ranks that may die: give run_world, or run_loopback, elastic=True as well")
-    from dear_mpi.collectives.transports.ulfm import elastic_world
-
-    transport_of(comm)  # checks that it is a communicator
-    return elastic_world(comm)
+def elastic_world(comm: Any) -> World:
+    """Return a world whose ranks may die. Raises ValueError if ``comm`` has none, which all ranks see."""
+    world = comm if isinstance(comm, World) else World(comm)
+    if present(world.transport) is None:
+        raise ValueError("elastic needs ranks that may die: begin with run_world(function, elastic=True)")
+    return world
 
 
 def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:

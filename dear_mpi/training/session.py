@@ -85,10 +85,9 @@ class Session:
         self.execution, self.complete = calls, False  # complete: all ranks have finished
         self.survival: Any = nullcontext()
         if options.get("elastic"):
-            from dear_mpi.training.elastic import Survival, elastic_transport  # few sessions are elastic
+            from dear_mpi.training.elastic import Survival, elastic_world  # few sessions are elastic
 
-            transport = elastic_transport(comm)
-            self.world = comm if isinstance(comm, World) else World(transport)
+            self.world = elastic_world(comm)
             self.survival = Survival(self)
         else:
             self.world = comm if isinstance(comm, World) else World(transport_of(comm))
