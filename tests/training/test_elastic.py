@@ -134,6 +134,30 @@ def counted(ranks, file, choices):
     return found[0][0], 10**9 - left[0]
 
 
+@pytest.mark.parametrize(
+    ("call", "number"), [("agree", 1), ("shrink", 1), ("agree", 2), ("gather_values", 1), ("Wait", 1)]
+)
+def test_a_second_death_in_the_repair(call, number):
+    """Of the agreement itself, or while the survivors make their new group."""
+
+    def begin(transport):
+        if transport.rank == 1:
+            transport.below = Doomed(transport.below, [500])
+        if transport.rank == 2:
+            plain = transport.repair
+
+            def repair(mask=0):
+                if transport.size == 4 and not isinstance(transport.below, Doomed):
+                    transport.below = Doomed(transport.below, [number], (call,))
+                return plain(mask)
+
+            transport.repair = repair
+        return run(transport, invariant=8)
+
+    digest, log = run_loopback(4, begin, elastic=True)[0]
+    assert (digest, log[-1][1]) == (undisturbed(8), (0, 3))
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bucket", [0, 2])
 def test_a_death_in_the_optimizer(schedule, bucket, monkeypatch):
