@@ -59,10 +59,7 @@ def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
     options, route = group.options, group.route
     kept = [name for name, kind in route.buffers.items() if kind != "scratch"]
     for wrong, what in (
-        (
-            options.device != "cpu",
-            f"MPI that outlives ranks was not tried on device {options.device!r}",
-        ),
+        (options.device != "cpu", f"MPI that outlives ranks was not tried on device {options.device!r}"),
         (len(group.schedules) > 1, "one session trains with one schedule"),
         (route.update.shard, f"a dead rank's shard of the optimizer state is lost on the route {route.name!r}"),
         (
@@ -83,7 +80,7 @@ def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
 
 def present_in(world: World) -> Elastic:
     found = present(world.transport)
-    assert found is not None, "elastic_transport made it"
+    assert found is not None, "elastic_world has checked it"
     return found
 
 
