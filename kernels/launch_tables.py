@@ -7,10 +7,8 @@ They are in device memory, for any number of tensors. Addresses must not change.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
@@ -26,7 +24,7 @@ BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)
 KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}
 
 
-def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
+def row_table(*columns: Sequence[Array]) -> Array:
     kinds = [lookup("type of a tensor", array.dtype.name, KINDS) for array in columns[0]]
     rows = [[*map(address, row), kind] for *row, kind in zip(*columns, kinds, strict=True)]
     return np.array(rows, np.int64)
@@ -39,7 +37,7 @@ def address(array: Array) -> int:
     return int(array.ctypes.data if on_host else array.data.ptr)  # type: ignore[attr-defined]
 
 
-def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
+def block_table(counts: Sequence[int], part: int = PART) -> Array:
     numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
     table = np.empty(len(numbers), BLOCK)
     first = np.searchsorted(numbers, numbers)

@@ -23,7 +23,7 @@ from tests.rooms import (
     sizes,
 )
 
-STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
+STARTS_MPI = {"dear_mpi.collectives.transports.mpi", "dear_mpi.collectives.transports.ulfm"}  # imported where needed
 MPI4PY_FILES = (
     STARTS_MPI
     | {"dear_mpi.ranks.world", "dear_mpi.bench.native"}

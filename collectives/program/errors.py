@@ -2,7 +2,10 @@
 
 from collections.abc import Collection
 
-__all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
+__all__ = [
+    *("AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "RanksLost"),
+    "TransportError",
+]
 
 
 class CollectiveError(RuntimeError):
@@ -31,6 +34,29 @@ class ProgramError(CollectiveError):
 
 class TransportError(CollectiveError):
     """Bytes could not be moved: a peer has gone or the job was aborted."""
+
+
+class RanksLost(TransportError):
+    """Ranks have died, or another survivor has noticed it.
+
+    Attributes:
+        ranks: the dead ones, by their numbers in the whole job; empty while unknown.
+        where: what this rank was doing.
+        iteration: set once the survivors are ready to repeat training from there.
+    """
+
+    def __init__(
+        self, message: str, *, ranks: Collection[int] = (), where: str = "", iteration: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.ranks, self.where, self.iteration = tuple(ranks), where, iteration
+
+
+def lost_in(error: BaseException | None) -> RanksLost | None:
+    """Return the loss of ranks that led to an error, if one did."""
+    while error is not None and not isinstance(error, RanksLost):
+        error = error.__cause__
+    return error
 
 
 def name_ranks(ranks: Collection[int]) -> str:

@@ -42,27 +42,31 @@ class MpiTransport:
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
         comm = MPI.Intracomm(comm)  # a user's subclass may override methods
-        self.native = comm.Dup()
-        names = self.native.allgather(MPI.Get_processor_name())
-        self.hosts = tuple(map(names.index, names))
-        self.rank: int = comm.Get_rank()
-        self.size: int = comm.Get_size()
+        native = comm.Dup()
+        names = native.allgather(MPI.Get_processor_name())
         self.waits, self.comparison = Waits(own_monitor()), Meeting("the next call")
         self.blocks, self.device_memory = SharedMemory(), device_memory
         self.decided: DeviceMemory | None = None
+        self.under_way = UNDER_WAY
+        self.join(native, tuple(map(names.index, names)))
+        end_children_at_exit()
+        # A child that reruns the script (spawn, forkserver) would start MPI as this rank, and hang.
+        if self.size > 1:
+            os.environ.setdefault(NOT_AT_IMPORT, "false")
+
+    def join(self, native: MPI.Intracomm, hosts: tuple[int, ...]) -> None:
+        """Begin with a private communicator. Not collective."""
+        self.native, self.hosts = native, hosts
+        self.rank: int = native.Get_rank()
+        self.size: int = native.Get_size()
         self.one_thread = OneThread()
-        upper: int | None = self.native.Get_attr(MPI.TAG_UB)
+        upper: int | None = native.Get_attr(MPI.TAG_UB)
         self.tag, self.most_tags = 0, upper or 32767
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
         self.moment = array("d", (0.0,))
         self.barriers = barriers_of(self, self.native.Iprobe)
         self.voting: CounterBarrier | None = None  # until the first plan
-        self.under_way = UNDER_WAY
         self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
-        end_children_at_exit()
-        # A child that reruns the script (spawn, forkserver) would start MPI as this rank, and hang.
-        if self.size > 1:
-            os.environ.setdefault(NOT_AT_IMPORT, "false")
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> "MpiTransport":

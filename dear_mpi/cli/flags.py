@@ -31,7 +31,7 @@ PANELS = {
     "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
     "device_memory link rates",
     "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
-    "Job": "threads stall_after stall_abort debug check",
+    "Job": "threads elastic stall_after stall_abort debug check",
     "Output": "save every resume profile tune timeline format json_file raw",
 }
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}

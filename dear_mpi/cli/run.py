@@ -19,6 +19,7 @@ from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, param
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.collectives.transports.elastic import present
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.declared import parsed
@@ -146,7 +147,10 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         if world.rank == 0:
             set_aside()
         result = command(world)
-        output = result if isinstance(result, Output) else Output(result)
+        survivors, output = present(world.transport), result if isinstance(result, Output) else Output(result)
+        return write(world, output) if survivors is None else survivors.complete(lambda: write(world, output))
+
+    def write(world: World, output: Output) -> tuple[Any, bool]:
         whole = True
         for flag, write in output.files.items():
             try:
@@ -157,7 +161,7 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         said_by_rank_0(world.transport, "output", lambda: write_json(output.report, json_file), asleep=True)
         return output.report, whole
 
-    how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}
+    how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort", "elastic") if name in flags}
     if "link" in flags:
         how["link"] = parsed("--link", parse_links, flags["link"])
     if "rates" in flags:

@@ -34,6 +34,10 @@ from dear_mpi.training.schedules import NAMES
 
 JOB = flags_of(Config) | RUN_FLAGS | shared("timeline")
 EVERY = "Also write the checkpoint of --save after every N iterations."
+ELASTIC = (
+    "Outlive ranks: if one dies, the others continue with its part of the data. Needs --threads, or Open MPI's mpirun "
+    "--with-ft ulfm."
+)
 PROFILE = "Write the measured time of each layer to FILE, for simulate --profile."
 TRAIN = (
     JOB
@@ -41,6 +45,7 @@ TRAIN = (
     | flag("every", int | None, EVERY, min=1, metavar="N", show_default="none")
     | flag("resume", bool, "Continue from the checkpoint of --save, on any number of ranks.", False)
     | flag("profile", Path | None, PROFILE, metavar="FILE")
+    | flag("elastic", bool, ELASTIC, False)
 )
 
 
@@ -62,14 +67,24 @@ def train(flags: Flags) -> None:
     for name in ("every", "resume"):
         if name in flags and "save" not in flags:
             raise ValueError(f"--{name} needs --save FILE, the checkpoint")
+    if flags.get("elastic"):
+        if given := [each for each in ("profile", "timeline") if each in flags] + [*how["observers"]]:
+            raise ValueError(f"{as_typed(given[0])} does not apply with --elastic, where ranks may die meanwhile")
+        how["elastic"] = True
     run_job(partial(train_and_show, **how), flags)
 
 
-def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
+def train_and_show(world: World, config: Config, *, elastic: bool = False, **how: Any) -> dict[str, Any]:
     """Train and show the result; ``how``: additional arguments of ``train`` in training/runs/train.py."""
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
-        report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), **how)
+        if elastic:
+            how["elastic"] = lambda lost: advance(what, at=lost.iteration, above=str(lost))
+
+        def show(number: int, loss: float) -> None:
+            advance(f"{what}, loss {loss:.4f}", at=number if elastic else None)
+
+        report = run_training(config, world, show, **how)
     show_training(world, report)
     for name, observer in how.get("observers", {}).items():
         observer.show(console(world), report[name])

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
-from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.errors import AgreedError, lost_in
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.elastic import present
 from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, Meeting, StagedTransport, Transport, Waits
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
@@ -67,6 +68,7 @@ def run_world(
     device_memory: str = "auto",
     stall_after_s: float = 0.0,
     stall_abort: bool = False,
+    elastic: bool = False,
     facts: Callable[[int], Mapping[str, Any]] = lambda rank: {},
 ) -> T:
     """Call ``function(world)`` as every rank of this job, and return the result on this rank.
@@ -81,6 +83,8 @@ def run_world(
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto``.
         stall_after_s: report a wait after this time (``collectives/transports/watchdog.py``); 0: never.
         stall_abort: then end the job.
+        elastic: a rank that fails dies alone; ``function`` must handle RanksLost, as sessions do with ``elastic=True``.
+            MPI must be started as ``mpirun --with-ft ulfm``, and is not finalized.
         facts: must be equal on all ranks. Check a rank's input here: after an earlier error the others would wait.
 
     Raises:
@@ -90,6 +94,8 @@ def run_world(
 
     def given(transport: Transport) -> Mapping[str, Any]:
         lookup("device_memory", device_memory, DEVICE_MEMORY)
+        if elastic and link is not None:
+            raise ValueError("link must be left out with elastic: emulated ports belong to a fixed number of ranks")
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
@@ -114,6 +120,10 @@ def run_world(
         except AgreedError:
             raise  # no MPI to wait in
         except BaseException as error:
+            survivors = present(transport)
+            if survivors is not None and lost_in(error) is None:
+                survivors.die(last_words(transport.rank, error))
+                raise
             if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # a single rank: no other waits
                 transport.abort(last_words(transport.rank, error))
             raise
@@ -121,10 +131,10 @@ def run_world(
     if threads is not None:
         from dear_mpi.collectives.transports.loopback import run_loopback
 
-        return run_loopback(threads, guarded)[0]
+        return run_loopback(threads, guarded, elastic=elastic)[0]
     with ExitStack() as stack:
         with starting(stall_after_s, abort=stall_abort):
-            transport = stack.enter_context(world_transport(device_memory))
+            transport = stack.enter_context(world_transport(device_memory, elastic=elastic))
         return guarded(transport)
 
 
@@ -175,17 +185,35 @@ def started() -> MPI.Intracomm:
     return MPI.COMM_WORLD
 
 
+def not_finalized() -> None:
+    """Let mpi4py leave MPI as it is at exit: after a death MPI_Finalize hangs. Raises ValueError if it is too late."""
+    import mpi4py
+
+    if "mpi4py.MPI" in sys.modules and mpi4py.rc.finalize is not False:
+        raise ValueError(
+            "elastic needs mpi4py.rc.finalize = False before mpi4py.MPI is imported: else ranks hang at exit"
+        )
+    mpi4py.rc.finalize = False
+
+
 @contextmanager
-def world_transport(device_memory: str) -> Iterator[Transport]:
+def world_transport(device_memory: str, *, elastic: bool = False) -> Iterator[Transport]:
     """Collective: yield a transport of all MPI processes, on a private communicator."""
     communicator = None
     try:
+        if elastic:
+            not_finalized()
         communicator = started()
-        from dear_mpi.collectives.transports.mpi import MpiTransport
+        if elastic:
+            from dear_mpi.collectives.transports.ulfm import elastic_world
 
-        transport = MpiTransport(communicator, device_memory=device_memory)
+            transport: Any = elastic_world(communicator)
+        else:
+            from dear_mpi.collectives.transports.mpi import MpiTransport
+
+            transport = MpiTransport(communicator, device_memory=device_memory)
     except BaseException as error:  # such as Ctrl-C: at exit this rank would wait for the others
-        if communicator is None and isinstance(error, ValueError):
+        if isinstance(error, ValueError) and (communicator is None or elastic):
             raise
         abort_job(last_words(launch_of(os.environ).rank, error))
         raise

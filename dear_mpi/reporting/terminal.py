@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -128,6 +128,11 @@ def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
     return table([said], columns, left=columns, show_header=False, **look)
 
 
+class Advance(Protocol):
+    def __call__(self, note: str, *, at: int | None = None, above: str = "") -> None:
+        """Advance by one, or to ``at``; replace the note; print a line ``above``."""
+
+
 class WholeLines(Progress):
     """End each frame with a new line: Open MPI's launcher forwards whole lines."""
 
@@ -137,8 +142,8 @@ class WholeLines(Progress):
 
 
 @contextmanager
-def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
-    """Show a progress bar on a terminal; yields a call that advances it by one and replaces the note.
+def bar(world: World | None, total: int, note: str) -> Iterator[Advance]:
+    """Show a progress bar on a terminal; yields a call that advances it, see ``Advance``.
 
     Only calls draw: a thread would disturb measurements.
     """
@@ -151,10 +156,15 @@ def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], 
         screen.show_cursor(True)  # a killed job would leave it hidden
         drawn = time.monotonic()
 
-        def advance(note: str) -> None:
+        def advance(note: str, *, at: int | None = None, above: str = "") -> None:
             nonlocal drawn
+            if screen.quiet and world is not None and world.rank == 0:  # rank 0 has died
+                screen.quiet, progress.disable = False, not screen.is_terminal
+                progress.start()
+            if above:
+                (console(world, stderr=True) if progress.disable else screen).print(f"note: {above}", soft_wrap=True)
             due = time.monotonic() - drawn >= REDRAW_S
-            progress.update(task, advance=1, description=note, refresh=due)
+            progress.update(task, advance=1 if at is None else None, completed=at, description=note, refresh=due)
             drawn = time.monotonic() if due else drawn
 
         yield advance

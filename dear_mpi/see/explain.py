@@ -12,8 +12,6 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from rich.table import Table
-
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check import check_instructions, check_phases
@@ -39,7 +37,6 @@ from dear_mpi.collectives.program.verify import (
     verify,
 )
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import Proof, hosts_of
@@ -88,6 +85,8 @@ class Asked:
 
 def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     """Print an algorithm; ProgramError comes after the steps up to the fault."""
+    from dear_mpi.reporting.terminal import bar, console  # the lecture replays without rich
+
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
@@ -221,6 +220,10 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
     """Print a route, or a wire format's route, and prove it. RouteError comes last."""
+    from rich.table import Table
+
+    from dear_mpi.reporting.terminal import console
+
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "stage", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, stages in (("out", route.out), ("back", route.back)):

@@ -15,7 +15,15 @@ from dear_mpi.training.session import shortened
 if TYPE_CHECKING:
     from dear_mpi.torch.optimizer import DistributedOptimizer
 
-USERS = ("device", "invariant", "learning_rate", "loss_scale", "optimizer", "statistic")  # options of Session
+USERS = (
+    "device",
+    "elastic",
+    "invariant",
+    "learning_rate",
+    "loss_scale",
+    "optimizer",
+    "statistic",
+)  # options of Session
 COMPILED = "layers would no longer start one by one; compile only functions without parameters"
 PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel, torch.jit.ScriptModule)
 

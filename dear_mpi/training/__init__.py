@@ -12,7 +12,7 @@ Read bottom-up: ``routes/``, ``buckets/``, ``events/`` (log and timelines), ``fu
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, RanksLost
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb, Muon, Optimizer
 from dear_mpi.models.layer import Parameter
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dear_mpi.training.trainer import TrainingError
 
 __all__ = ["SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
-__all__ += ["Parameter", "Session", "Statistic", "TrainingError", "run_world"]
+__all__ += ["Parameter", "RanksLost", "Session", "Statistic", "TrainingError", "run_world"]
 
 # Loaded lazily: predictions need neither the engine nor a transport.
 LATE = {"run_world": "ranks.world", "Session": "training.session", "TrainingError": "training.trainer"}

@@ -141,6 +141,8 @@ class WorkerGroup:
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
+        for bound in self.fabric.bound.values() if options.elastic else ():
+            bound.keep()
         self.plans.callback(self.fabric.free)
         self.loss_scale: LossScale | None = None
         if options.judged:
@@ -157,6 +159,11 @@ class WorkerGroup:
         self.trainers = {
             name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }
+
+    @property
+    def done(self) -> int:
+        """Return the number of iterations done."""
+        return next(iter(self.trainers.values())).done
 
     @cached_property
     def prices(self) -> WirePrices:

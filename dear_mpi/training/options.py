@@ -207,11 +207,13 @@ class Options(Training):
         learning_rate: maps the update's number, from 0, to the learning rate, for example ``Cosine``; default: the
             optimiser's. Ranks compare its first 1000 values. A skipped iteration has no update.
         statistic: checks all gradients before any is used, in addition to ``clip`` and ``loss_scale``.
+        elastic: survivors of a death continue, see ``elastic.py``.
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
     learning_rate: Rate | None = None
     statistic: Statistic | None = None
+    elastic: bool = False
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:

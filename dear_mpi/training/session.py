@@ -11,7 +11,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.launch.launcher import end_child, no_child_leaves
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.errors import AgreedError, ArgumentError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
@@ -80,8 +80,16 @@ class Session:
         streams: Callable[[str], Streams] = open_streams,
         **options: Any,
     ) -> None:
-        self.world = comm if isinstance(comm, World) else World(transport_of(comm))
         self.layers, self.loss, self.name = tuple(layers), loss, name
+        self.execution, self.complete = calls, False  # complete: all ranks have finished
+        self.survival: Any = nullcontext()
+        if options.get("elastic"):
+            from dear_mpi.training.elastic import Survival, elastic_world  # few sessions are elastic
+
+            self.world = elastic_world(comm)
+            self.survival = Survival(self)
+        else:
+            self.world = comm if isinstance(comm, World) else World(transport_of(comm))
         self.open_streams = streams
 
         def build() -> dict[str, Any]:
@@ -100,7 +108,8 @@ class Session:
             self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())
             stack.push(self.free)
-            self.engine = stack.enter_context(Engine(self.group.streams))  # ends before its plans are freed
+            stack.push(self.end)
+            self.engine: Engine = Engine(self.group.streams)
             stack.enter_context(self.attendance)
             self.open(self.engine)
             self.stack, self.closed = stack.pop_all(), False
@@ -113,7 +122,12 @@ class Session:
         streams = self.open_streams(self.options.device)
         self.group = WorkerGroup(layers, self.world, self.options, self.schedules, streams)
         self.decisions = Decisions(self.group, self.name)
-        self.group.allocate(self.decisions.first_cut(self.options.fusion))
+        first = self.decisions.first_cut(self.options.fusion)
+        if self.options.elastic:
+            from dear_mpi.training.elastic import check_elastic
+
+            check_elastic(self.group, self.decisions)
+        self.group.allocate(first)
         return facts
 
     def open(self, engine: Engine) -> None:
@@ -130,6 +144,8 @@ class Session:
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
+            RanksLost: ranks have died (``elastic``). Call ``step`` again, for the iteration with the number
+                ``iterations``, and with this rank's new part of the batch.
         """
         size, whole = np.asarray(targets).size, self.options.invariant or self.world.size
         number = size * whole // len(self.micro_batches) if total is None else number_of_targets(total)
@@ -139,24 +155,40 @@ class Session:
         """Run one iteration with a schedule, after a flush if it changed; see ``Trainer.iteration``."""
         self.check_open()
         self.attendance.steps += 1
-        if schedule != self.last:
-            self.flush()
-            self.last = schedule
-        x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
-        with np.errstate(all="ignore"), no_child_leaves():  # checks report non-finite values once
-            found = self.group.trainers[schedule].iteration(x, targets, total)
-        self.decisions.look(schedule)
+        with self.survival:
+            self.complete = False
+            if schedule != self.last:
+                self.flush()
+                self.last = schedule
+            x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
+            with np.errstate(all="ignore"), no_child_leaves():  # checks report non-finite values once
+                found = self.group.trainers[schedule].iteration(x, targets, total)
+            self.decisions.look(schedule)
         return found
 
     def flush(self) -> None:
         """Finish pending work, so that parameters are up to date. Raises errors of the last iteration."""
         if not self.group.fabric.common:  # then ranks ask each other about their gradients
             self.attendance.meet("flush")
-        self.group.flush()
+        with self.survival:
+            self.group.flush()
+
+    def finish(self) -> None:
+        """Flush, and agree that training is complete: with ``elastic``, the last call in the block. Collective.
+
+        Raises RanksLost if iterations must be repeated.
+        """
+        with self.survival:
+            self.check_alike(END)
+            if self.options.elastic:
+                self.survival.transport.commit()
+        self.complete = True
 
     def cut(self, fusion: str) -> None:
         """Continue with other buckets. Raises ArgumentError if the policy is not allowed."""
         self.check_open()
+        if self.options.elastic:
+            raise ArgumentError("cut must be left out of an elastic session: its states are kept by bucket")
         self.attendance.meet("cut")
         self.decisions.cut(fusion)
 
@@ -164,6 +196,11 @@ class Session:
     def parameters(self) -> list[Parameter]:
         """Return the parameters of all layers. Not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
+
+    @property
+    def iterations(self) -> int:
+        """Return the number of iterations done. Not collective."""
+        return self.group.done
 
     @property
     def micro_batches(self) -> range:
@@ -183,23 +220,25 @@ class Session:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
         from dear_mpi.training.checkpoints.checkpoint import snapshot  # few sessions keep their state
 
-        self.check_alike("state")
-        return snapshot(self.group, self.parameters, notes)
+        with self.survival:
+            self.check_alike("state")
+            return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
         from dear_mpi.training.checkpoints.checkpoint import restore
 
         self.attendance.meet("load")
-        return restore(self.group, self.parameters, state, "checkpoint")
+        return self.restored(lambda: restore(self.group, self.parameters, state, "checkpoint"))
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
         from dear_mpi.training.checkpoints.checkpoint import snapshot, write
 
-        self.check_alike("save")
-        state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
-        said_by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
+        with self.survival:
+            self.check_alike("save")
+            state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
+            said_by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError."""
@@ -207,14 +246,33 @@ class Session:
 
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
-        said_by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
-        return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
+
+        def load() -> Any:
+            said_by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
+            return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
+
+        return self.restored(load)
+
+    def restored(self, load: Callable[[], Any]) -> Any:
+        """Load a state; until it is complete, this rank has none."""
+        with self.survival:
+            if self.options.elastic:
+                self.survival.loading = True
+            found = load()
+        if self.options.elastic:
+            self.survival.loading = False
+            self.survival.log[-1] = replace(self.survival.log[-1], iteration=self.iterations)
+        return found
 
     def check_alike(self, place: str = "check_alike") -> None:
         """Flush, end an open sync interval, and check that all ranks reach one place with equal parameters.
 
         MismatchError names a parameter.
         """
+        with self.survival:
+            self.check(place)
+
+    def check(self, place: str) -> None:
         self.attendance.meet(place)
         self.flush()
         self.group.settle()
@@ -239,12 +297,21 @@ class Session:
         with self.stack:  # handles exceptions raised here
             self.closed = True
             if error is not None:
+                if self.options.elastic and not isinstance(error, AgreedError):
+                    self.survival.transport.revoke()  # others must not wait for this rank
                 raise error
-            self.check_alike(END)
+            if self.options.elastic and not self.complete:
+                self.finish()
+            elif not self.options.elastic:
+                self.check_alike(END)
 
     def leave(self) -> None:
         if "group" in vars(self):
             self.group.leave()
+
+    def end(self, *error: Any) -> None:
+        """End the present engine, before its plans are freed."""
+        self.engine.__exit__(*error)
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Free the plans, except after an error of one rank: its peers may never answer."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.calls import UpdateCall, updater
+from dear_mpi.kernels.calls import Call, UpdateCall, copier, updater
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket
@@ -55,6 +55,7 @@ class BoundBucket:
         if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
             self.updaters = arena.optimizer.bind(self)
             return
+        self.keeping: list[Call] = []  # copies before an update, see ``keep``
         self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
         for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
             parameter = arena.parameters[tensor]
@@ -139,9 +140,25 @@ class BoundBucket:
         optimizer = self.arena.optimizer_at(self.own_updates)
         for call in self.reading:
             call()
+        for call in self.keeping:
+            call()
         self.own_updates += 1
         for update in updaters:
             update(optimizer, self.own_updates, factor)
+
+    def keep(self) -> None:
+        """Copy values and state before each update from now on, so that it can be undone."""
+        arrays = (self.own, *self.state)
+        copies = [array.copy() for array in arrays]
+        self.keeping = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
+        self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
+
+    def undo(self) -> None:
+        """Go back to before the last update."""
+        for call in self.undoing:
+            call()
+        self.own_updates -= 1
+        self.unpack()
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
         """Return a call that updates only the elements ``places()``, by their gradients."""

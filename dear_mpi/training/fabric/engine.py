@@ -103,19 +103,20 @@ class Engine:
 
     def serve(self) -> None:
         """Run submitted plans; none after a failure, as the network is then unreliable."""
-        failure: str | None = None
+        failure: CollectiveError | None = None
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.streams.communication.use())
             except Exception as error:
-                failure = f"the engine's stream cannot be used: {error}"
+                failure = CollectiveError(f"the engine's stream cannot be used: {error}")
             while (item := self.queue.get()) is not None:
                 turn, handle = item
                 if failure is None:
                     handle.run(self.log, turn)
-                    failure = None if handle.error is None else str(handle.error)
+                    failure = handle.error
                 elif handle.error is None:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
+                    handle.error.__cause__ = failure
                 if turn.ends or failure is not None:
                     handle.end()
             if failure is None:  # plans are freed next: no kernel may read their memory

@@ -57,6 +57,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
+        self.oldest = self.skipped = 0  # updates before these copies; iterations without an update, before a checkpoint
         self.settled = 0  # iteration of the last early end of a round
         self.tally = [0, 0]  # codes of a bucket that did not fit, and that did
         super().__init__(buckets, arena.route, engine.log)
@@ -96,6 +97,7 @@ class LiveFabric(Fabric):
 
     def restored(self, iterations: int, updates: int) -> None:
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
+        self.oldest, self.skipped = updates, iterations - updates
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()

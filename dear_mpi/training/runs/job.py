@@ -107,10 +107,10 @@ class Job(Session):
         MismatchError: the ranks were asked for different things, or read different data.
     """
 
-    def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
+    def __init__(self, config: Config, world: World, schedules: Sequence[str], *, elastic: bool = False) -> None:
         self.config = config
         agree(world.transport, "job", lambda: self.prepare(world))
-        workload, options = self.workload, config.options()
+        workload, options = self.workload, config.options() | {"elastic": elastic}
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
 
     def prepare(self, world: World) -> dict[str, Any]:
@@ -135,6 +135,7 @@ class Job(Session):
             own = Partition.of(self.config.batch, owners.ranks, shares).shard(self.world.rank)
             nothing = np.zeros(own.stop - own.start)
             return nothing, nothing, 0
+        self.batches.rank, self.batches.size = self.world.rank, self.world.size  # survivors have other ones
         x, targets = self.batches.part(iteration, shares)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 

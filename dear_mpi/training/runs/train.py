@@ -1,11 +1,12 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
+from dear_mpi.collectives.program.errors import RanksLost
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
@@ -74,6 +75,7 @@ def train(
     *,
     timeline: Show | None = None,
     observers: Mapping[str, Observe] = MappingProxyType({}),
+    elastic: Callable[[RanksLost], object] | None = None,
 ) -> dict[str, Any]:
     """Train, test, and return the JSON object of ``dear-mpi train``, equal on all ranks. Collective.
 
@@ -82,6 +84,7 @@ def train(
         profile: file for the layer times (``training/events/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
+        elastic: outlive ranks, and call this with each loss; without profile, timeline and observers.
 
     Raises:
         AgreedError: a setting is not allowed, or the ranks were asked for different things.
@@ -92,54 +95,107 @@ def train(
     if profile is not None:
         said_by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
-    with Job(config, world, [name]) as job:
-        decisions, fabric, whole = job.decisions, job.group.fabric, config.iterations
+    with Job(config, world, [name], elastic=elastic is not None) as job:
         losses: list[float] = resumed(job, saving.path) if saving is not None and saving.resume else []
-        done, profiled = len(losses), profile is not None
+        course = Course(job, saving, progress, losses, profiled=profile is not None)
+        done, whole = course.done, config.iterations
         if done >= whole:
             raise TrainingError(f"the checkpoint has all of the {whole} iterations: ask for more of them")
-        agree(world.transport, "train", lambda: decisions.check_room(whole, done=done, profiled=profiled))
+        agree(world.transport, "train", lambda: job.decisions.check_room(whole, done=done, profiled=course.profiled))
+        if elastic is not None:
+            return outlive(course, elastic)
         clock = recorder.clock if recorder else None
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
-        times, fill, profiler = list[Times](), FILL, None
-        for number in range(done + 1, whole + 1):
-            settled = not decisions.due(name)
-            if profiled and settled:
-                profiler = profiler or Profiler(job.group)
-            loss, spent = job.iterate(name, *job.batch(number - 1))
-            losses.append(loss)
-            times.append(spent)
-            if not settled:
-                fill = len(times) + FILL
-            if profiler is not None:
-                profiler.note()
-            progress(number, loss)
-            if saving is not None and (number == whole or number % (saving.every or whole) == 0):
-                job.save(saving.path, {"loss": losses, **facts_of(job)})
-        job.flush()
+        course.run()
         kept = max((each.kept for each in observing.values()), default=KEPT)
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
-        if profile is not None and profiler is not None:
-            measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
+        if profile is not None and course.profiler is not None:
+            measured = course.profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             said_by_rank_0(world.transport, "profile", lambda: measured.write(profile))
-        schedule, trials, parts = job.schedules[name], decisions.tuning.trials, job.group.passes
-        network = communication(fabric, schedule.collectives)
-        figures = timing(world.transport, schedule, [times], network, fill=fill, parts=parts)
-        report = describe(job, name, figures, fabric.chosen(schedule.collectives)) | {
-            "fusion": own_fusion(decisions.fusion, schedule),
-            "tuner": config.fusion if trials else None,
-            "tuned": [asdict(trial) for trial in trials],
-            "uncounted": min(fill, len(times) - 1),
-            "loss": losses,
-            **job.outcome(),
-        }
-        report |= {key: each.found(name, recordings, parts=parts) for key, each in observing.items()}
-        if fabric.tally[False]:
-            few = f"{fabric.tally[False]} of {sum(fabric.tally)} buckets"
-            note(world, f"gradients of {few} did not fit into codes, and travelled whole")
+        report = course.report()
+        report |= {key: each.found(name, recordings, parts=job.group.passes) for key, each in observing.items()}
         if recorder is not None:
             recorder.show([report])
         return report
+
+
+@dataclass
+class Course:
+    """Run a job's iterations, parts of which an elastic job repeats; ``losses`` are those before a checkpoint."""
+
+    job: Job
+    saving: Saving | None
+    progress: Callable[[int, float], object]
+    losses: list[float]
+    profiled: bool = False
+    times: list[Times] = field(default_factory=list)
+    profiler: Profiler | None = None
+
+    def __post_init__(self) -> None:
+        self.done, self.fill = len(self.losses), FILL
+
+    def run(self) -> None:
+        """Train until the last iteration is complete. Collective."""
+        job, name = self.job, self.job.config.schedule
+        while (number := len(self.losses) + 1) <= job.config.iterations:
+            settled = not job.decisions.due(name)
+            if self.profiled and settled:
+                self.profiler = self.profiler or Profiler(job.group)
+            loss, spent = job.iterate(name, *job.batch(number - 1))
+            self.losses.append(loss)
+            self.times.append(spent)
+            if not settled:
+                self.fill = len(self.times) + FILL
+            if self.profiler is not None:
+                self.profiler.note()
+            self.progress(number, loss)
+            self.save()
+        job.flush()  # before collectives on the same memory are timed
+
+    def save(self) -> None:
+        """Write a checkpoint, if one is due."""
+        number, whole = len(self.losses), self.job.config.iterations
+        if self.saving is not None and (number == whole or number % (self.saving.every or whole) == 0):
+            self.job.save(self.saving.path, {"loss": self.losses, **facts_of(self.job)})
+
+    def report(self) -> dict[str, Any]:
+        """Return the report. Collective."""
+        job, config = self.job, self.job.config
+        decisions, fabric, schedule = job.decisions, job.group.fabric, job.schedules[config.schedule]
+        trials, parts = decisions.tuning.trials, job.group.passes
+        network = communication(fabric, schedule.collectives)
+        figures = timing(job.world.transport, schedule, [self.times], network, fill=self.fill, parts=parts)
+        report = describe(job, config.schedule, figures, fabric.chosen(schedule.collectives)) | {
+            "fusion": own_fusion(decisions.fusion, schedule),
+            "tuner": config.fusion if trials else None,
+            "tuned": [asdict(trial) for trial in trials],
+            "uncounted": min(self.fill, len(self.times) - 1),
+            "loss": self.losses,
+            **job.outcome(),
+        }
+        if fabric.tally[False]:
+            few = f"{fabric.tally[False]} of {sum(fabric.tally)} buckets"
+            note(job.world, f"gradients of {few} did not fit into codes, and travelled whole")
+        return report
+
+
+def outlive(course: Course, tell: Callable[[RanksLost], object]) -> dict[str, Any]:
+    """Run to the end with the survivors, and return the report with the log of members. Collective."""
+    survival = course.job.survival
+
+    def whole() -> dict[str, Any]:
+        if len(course.losses) > course.done:  # a death may have been in ``save``
+            course.save()
+        course.run()
+        return course.report()
+
+    def again(lost: RanksLost) -> None:
+        assert lost.iteration is not None, "the session has been repaired"
+        del course.losses[lost.iteration :]
+        del course.times[lost.iteration - course.done :]
+        tell(lost)
+
+    return survival.outlive(whole, again) | {"members": survival.report}
 
 
 def facts_of(job: Job) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""Train on when ranks die: ``Session(elastic=True)``.
+
+Before a bucket's update each rank copies its values and optimiser state. A bucket is updated only after all ranks have
+sent its gradients, so after all ranks have the state before. Thus survivors always have a state in common:
+
+    rank 0    state 7 of all buckets, and the copies of state 6
+    rank 1    state 7 of bucket 0, its copy of state 6, and state 6 of bucket 1      both continue from state 6
+
+They agree on it by a bit mask, make a new group of the survivors, and the caller repeats the iterations since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, RanksLost, lost_in, name_ranks
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.elastic import BITS, Elastic, present
+from dear_mpi.models.layer import Parameter, is_exchanging
+from dear_mpi.ranks.world import World
+from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fusion.decisions import Decisions
+from dear_mpi.training.group import WorkerGroup
+from dear_mpi.training.routes.find import is_code
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Members:
+    """Record which ranks, by their numbers in the whole job, trained from an iteration on."""
+
+    iteration: int  # the first one, from 0
+    ranks: tuple[int, ...]
+    lost: tuple[int, ...] = ()
+    noticed: str = ""  # what this rank was doing
+    time: str = ""
+    repair_s: float = 0.0
+
+
+def elastic_world(comm: Any) -> World:
+    """Return a world whose ranks may die. Raises ValueError if ``comm`` has none, which all ranks see."""
+    world = comm if isinstance(comm, World) else World(comm)
+    if present(world.transport) is None:
+        raise ValueError("elastic needs ranks that may die: begin with run_world(function, elastic=True)")
+    return world
+
+
+def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
+    """Refuse options whose state is not on every rank, or not yet taken along. Raises ValueError."""
+    options, route = group.options, group.route
+    kept = [name for name, kind in route.buffers.items() if kind != "scratch"]
+    for wrong, what in (
+        (options.device != "cpu", f"MPI that outlives ranks was not tried on device {options.device!r}"),
+        (len(group.schedules) > 1, "one session trains with one schedule"),
+        (route.update.shard, f"a dead rank's shard of the optimizer state is lost on the route {route.name!r}"),
+        (
+            route.period > 1 or route.delay or group.proof.state != "equal" or kept,
+            f"ranks differ in what they keep on the route {route.name!r}",
+        ),
+        (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),
+        (options.weights is not None, "weights are of ranks that may die"),
+        (options.loss_scale != "none" or options.statistic is not None, "loss_scale and statistic keep a state"),
+        (not options.optimizer.gradients_alone, f"the optimizer {options.optimizer} sends other sums"),
+        (runner_of(options.algorithm) != "messages", f"algorithm {options.algorithm!r} does not notice a death"),
+        (any(map(is_exchanging, group.layers)), "layers exchange data"),
+        (decisions.by_time or not decisions.tuning.over, f"fusion {options.fusion!r} is decided from measured times"),
+    ):
+        if wrong:
+            raise ValueError(f"elastic must be left out: {what}")
+
+
+def present_in(world: World) -> Elastic:
+    found = present(world.transport)
+    assert found is not None, "elastic_world has checked it"
+    return found
+
+
+class Survival:
+    """A block that repairs a session if ranks die inside, and then raises RanksLost with the iteration to repeat.
+
+    Attributes:
+        log: who trained, from which iteration on.
+        done: iterations whose losses the caller has.
+        loading: no state is complete, because one is being loaded.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.loading, self.done = session, False, 0
+        self.transport: Elastic = present_in(session.world)
+        self.log = [Members(0, self.transport.members)]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        lost = lost_in(error)
+        if error is None:
+            self.done = self.session.iterations
+        if lost is not None and lost.iteration is None:
+            raise self.repair(str(error)) from error
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        return [asdict(each) for each in self.log]
+
+    def repair(self, noticed: str) -> RanksLost:
+        """Continue with the survivors from their last common state. Collective over the survivors."""
+        begin, before, session = time.perf_counter(), self.transport.members, self.session
+        self.transport.revoke()
+        session.engine.__exit__(RanksLost)
+        if session.engine.thread.is_alive():
+            raise RuntimeError("the engine does not end, so its memory may still change")
+        group = session.group
+        states = set[int]() if self.loading else kept_states(group, self.done)
+        target = self.common(states)
+        go_back(group, target)
+        with suppress(CollectiveError):
+            group.plans.close()  # except those that were broken off: messages may still use their memory
+        while True:
+            try:
+                self.rebuild(group, target)
+                break
+            except Exception as error:
+                if lost_in(error) is None:
+                    raise
+                session.engine.__exit__(RanksLost)
+                self.common({target})
+        ranks, spent_s = self.transport.members, time.perf_counter() - begin
+        lost = sorted({*before} - {*ranks})
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        at, iteration = self.done, target + group.fabric.skipped
+        self.done = iteration
+        void = [each for each in self.log if each.iteration >= iteration]  # these groups' iterations are repeated
+        named = sorted({*lost, *(rank for each in void for rank in each.lost)})
+        self.log = [*self.log[: len(self.log) - len(void)], Members(iteration, ranks, (*named,), noticed, now, spent_s)]
+        go_on = f"{name_ranks(ranks)} {'continue' if len(ranks) > 1 else 'continues'} from iteration {iteration}"
+        said = f"{name_ranks(lost)} died in iteration {at}, at {now}: {go_on}, after {1e3 * spent_s:.0f} ms"
+        return RanksLost(said, ranks=lost, where=noticed, iteration=iteration)
+
+    def common(self, states: Collection[int]) -> int:
+        """Agree on the last state that all survivors have."""
+        mask = self.transport.repair(sum(1 << state % BITS for state in states))
+        found = [state for state in states if mask >> state % BITS & 1]
+        if not mask:
+            raise AgreedError("a rank died while a state was loaded, so survivors have no common state: start again")
+        return max(found)
+
+    def rebuild(self, old: WorkerGroup, target: int) -> None:
+        """Make a new group for the old one's state; ranks compare options and parameters. Collective."""
+        session = self.session
+        session.group.leave()
+        own_memory(session.parameters)
+        agree(session.world.transport, session.name, lambda: session.build(session.execution))
+        session.engine = Engine(session.group.streams)
+        session.open(session.engine)
+        new = session.group
+        for array, kept in zip(new.arena.state, old.arena.state, strict=True):
+            for tensor in range(len(new.layout.shapes)):
+                new.arena.view(array, tensor)[...] = old.arena.view(kept, tensor)
+        new.restored(target + old.fabric.skipped, target, None)
+
+    def outlive(self, call: Callable[[], T], again: Callable[[RanksLost], object]) -> T:
+        """Return ``call()`` once all survivors have completed it; call ``again`` with each loss before. Collective."""
+        while True:
+            try:
+                with self:
+                    found = call()
+                    self.session.finish()
+                return found
+            except RanksLost as lost:
+                if lost.iteration is None:
+                    raise
+                loss = lost
+            again(loss)
+
+
+def kept_states(group: WorkerGroup, done: int) -> set[int]:
+    """Return the numbers of updates after which this rank has all buckets, and has reported the losses."""
+    fabric = group.fabric
+    updates = {bound.own_updates for bound in fabric.bound.values()} or {fabric.oldest}
+    low = min(updates)
+    found = {low, low - 1} if len(updates) == 1 and low > fabric.oldest else {low}
+    return {each for each in found if each <= done - fabric.skipped}
+
+
+def go_back(group: WorkerGroup, target: int) -> None:
+    for bound in group.fabric.bound.values():
+        if bound.own_updates > target:
+            bound.undo()
+
+
+def own_memory(parameters: Collection[Parameter]) -> None:
+    """Take parameters out of a flat buffer, before they move to another one."""
+    copies: dict[int, Any] = {}
+    for each in parameters:
+        if each.trained and each.rebind:
+            each.value = copies.setdefault(id(each.value), each.value.copy())
+            each.grad = np.zeros_like(each.grad)

@@ -1,0 +1,282 @@
+"""Sessions outlive ranks: the bits of an undisturbed run, or of a replay of the log of members.
+
+EVERY=1 plants 300 deaths of each kind; otherwise a tenth of them.
+"""
+
+import random
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import ArgumentError, RanksLost
+from dear_mpi.collectives.program.program import chunk_bounds
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.optimizers import SGD, AdamW
+from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
+from dear_mpi.training import Session
+from tests.collectives.test_elastic import Death, Doomed
+from tests.training.route_checks import layers
+from tests.training_checks import EVERY, Mixes
+
+BATCH, ITERATIONS = 24, 6
+SEEDS = 300 if EVERY else 30
+SCHEDULES = ("sequential", "wfbp", "dear", "dear-eager", "mg-wfbp")
+USUAL = {"optimizer": AdamW(0.01), "fusion": "cut:128B"}
+
+
+def part(session, iteration):
+    """This rank's part of a batch, and the number of its targets."""
+    rng = np.random.default_rng(iteration)
+    x, targets = rng.standard_normal((BATCH, 6)), rng.integers(0, 4, BATCH)
+    if session.options.invariant:
+        each = BATCH // session.options.invariant
+        own = slice(session.micro_batches.start * each, session.micro_batches.stop * each)
+    else:
+        own = slice(*chunk_bounds(BATCH, session.world.size, session.world.rank))
+    return x[own], targets[own], BATCH
+
+
+def steps(session, until, file=None):
+    while session.iterations < until:
+        x, targets, total = part(session, session.iterations)
+        session.step(x, targets, total=total)
+        if file is not None and session.iterations % 2 == 0:
+            session.save(file)
+
+
+def run(transport, file=None, **options):
+    """Train to the end in spite of deaths; return the SHA-256 and the log of members."""
+    with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True, **USUAL | options) as session:
+        lost = []
+        session.survival.outlive(lambda: steps(session, ITERATIONS, file), lost.append)
+        log = session.survival.log
+        assert sorted(rank for each in lost for rank in each.ranks) == sorted(
+            rank for each in log for rank in each.lost
+        )
+        return session.parameters_sha256(), [(each.iteration, each.ranks) for each in log]
+
+
+def replayed(log, **options):
+    """Train with each of the logged groups of ranks in turn, without deaths."""
+    state = None
+    borders = [*(iteration for iteration, _ in log), ITERATIONS]
+    for (_, ranks), (_, end) in zip(log, pairwise(borders), strict=True):
+
+        def one(transport, state=state, end=end):
+            with Session(layers(), SoftmaxCrossEntropy(), transport, **USUAL | options) as session:
+                if state is not None:
+                    session.load(state)
+                steps(session, end)
+                return session.state(), session.parameters_sha256()
+
+        state, digest = run_loopback(len(ranks), one)[0]
+    return digest
+
+
+@cache
+def undisturbed(invariant):
+    return replayed([(0, (0,))], invariant=invariant)
+
+
+def doomed(transport, deaths):
+    """Let this rank die, if it is among them, in its n-th call to others."""
+    if transport.rank in deaths:
+        transport.below = Doomed(transport.below, [deaths[transport.rank]])
+    return transport
+
+
+def planned(rng, ranks, calls):
+    """Some ranks, and the numbers of the calls in which they die: one rank, two in turn, two at once."""
+    chosen = rng.sample(range(ranks), rng.choice((1, 1, 2)))
+    first = rng.randint(1, calls)
+    return {rank: first if rng.random() < 0.5 else rng.randint(1, calls) for rank in chosen}
+
+
+@pytest.mark.parametrize("invariant", [8, None])
+@pytest.mark.parametrize("group", range(3))
+def test_planned_deaths(group, invariant, tmp_path):
+    disturbed = 0
+    for seed in range(SEEDS)[group::3]:
+        rng = random.Random(seed)
+        ranks, schedule, file = rng.randint(3, 5), rng.choice(SCHEDULES), rng.choice((None, tmp_path / "run.npz"))
+        choices = {"schedule": schedule, "invariant": invariant}
+        choices |= rng.choice(({}, {"clip": 0.1}, {"accumulate": 3}, {"optimizer": SGD(0.1, momentum=0.9)}))
+        plain, calls = counted(ranks, file, choices)
+        deaths = planned(rng, ranks, calls)
+        try:
+            found = survivors(ranks, deaths, file, choices)
+        except RanksLost as error:
+            if error.iteration is not None:  # else it was before the session began
+                raise
+            continue
+        assert len(found) >= ranks - len(deaths), seed
+        assert found == found[:1] * len(found), seed
+        digest, log = found[0]
+        disturbed += len(log) > 1
+        assert digest == (plain if invariant else replayed(log, **choices)), (seed, log)
+    assert disturbed >= SEEDS // 3 // 2
+
+
+def survivors(ranks, deaths, file, choices):
+    return run_loopback(ranks, lambda each: run(doomed(each, deaths), file, **choices), elastic=True)
+
+
+def counted(ranks, file, choices):
+    """The SHA-256 without deaths, and the number of a rank's calls to others."""
+    left = [10**9]
+
+    def one(transport):
+        if transport.rank == 0:
+            transport.below = Doomed(transport.below, left)
+        return run(transport, file, **choices)
+
+    found = run_loopback(ranks, one, elastic=True)
+    return found[0][0], 10**9 - left[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("agree", 1), ("shrink", 1), ("agree", 2), ("gather_values", 1), ("Wait", 1)]
+)
+def test_a_second_death_in_the_repair(call, number):
+    """Of the agreement itself, or while the survivors make their new group."""
+
+    def begin(transport):
+        if transport.rank == 1:
+            transport.below = Doomed(transport.below, [500])
+        if transport.rank == 2:
+            plain = transport.repair
+
+            def repair(mask=0):
+                if transport.size == 4 and not isinstance(transport.below, Doomed):
+                    transport.below = Doomed(transport.below, [number], (call,))
+                return plain(mask)
+
+            transport.repair = repair
+        return run(transport, invariant=8)
+
+    digest, log = run_loopback(4, begin, elastic=True)[0]
+    assert (digest, log[-1][1]) == (undisturbed(8), (0, 3))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("bucket", [0, 2])
+def test_a_death_in_the_optimizer(schedule, bucket, monkeypatch):
+    from dear_mpi.training.buckets.bound import BoundBucket
+
+    plain = BoundBucket.update_own
+
+    def fails(self, factor):
+        if self.rank == 1 and self.ranks == 3 and self.bucket.index == bucket and self.own_updates == 3:
+            raise Death("as planned")
+        plain(self, factor)
+
+    monkeypatch.setattr(BoundBucket, "update_own", fails)
+    found = run_loopback(3, lambda each: run(each, schedule=schedule, invariant=8), elastic=True)
+    at = found[0][1][1][0]
+    assert at in (3, 4)  # the others have the sum, so they may update
+    assert found == [(undisturbed(8), [(0, (0, 1, 2)), (at, (0, 2))])] * 2
+
+
+def test_a_death_while_a_state_is_loaded_ends_the_session(monkeypatch):
+    from dear_mpi.training.checkpoints import checkpoint
+
+    state = run_loopback(1, lambda each: one_step(each).state())[0]
+    plain = checkpoint.broadcast
+
+    def fails(array, transport, root=0):
+        if transport.rank == 1:
+            raise Death("as planned")
+        plain(array, transport, root)
+
+    def load(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True, **USUAL) as session:
+            session.load(state)
+
+    monkeypatch.setattr(checkpoint, "broadcast", fails)
+    with pytest.raises(Exception, match="no common state: start again"):
+        run_loopback(3, load, elastic=True)
+
+
+def one_step(transport):
+    with Session(layers(), SoftmaxCrossEntropy(), transport, **USUAL) as session:
+        steps(session, 1)
+        return session
+
+
+def test_a_loaded_state_is_a_beginning(monkeypatch):
+    """Checkpoints and deaths together: the log begins where the checkpoint ends."""
+
+    def state(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, invariant=8, **USUAL) as session:
+            steps(session, 3)
+            return session.state()
+
+    kept = run_loopback(2, state)[0]
+
+    def rest(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, invariant=8, elastic=True, **USUAL) as session:
+            session.load(kept)
+            doomed(transport, {1: 1})
+            return session.survival.outlive(lambda: steps(session, ITERATIONS), lambda lost: None), (
+                session.parameters_sha256(),
+                [(each.iteration, each.ranks) for each in session.survival.log],
+            )
+
+    found = run_loopback(3, rest, elastic=True)
+    assert [each[1] for each in found] == [(undisturbed(8), [(3, (0, 2))])] * 2
+
+
+@pytest.mark.parametrize(
+    ("choices", "what"),
+    [
+        ({"update": "sharded"}, "a dead rank's shard"),
+        ({"schedule": "local:2"}, "ranks differ in what they keep"),
+        ({"schedule": "diloco:2"}, "ranks differ in what they keep"),
+        ({"weights": (1, 2)}, "weights are of ranks that may die"),
+        ({"loss_scale": "dynamic"}, "loss_scale and statistic"),
+        ({"algorithm": "shared"}, "does not notice a death"),
+        ({"algorithm": "native"}, "native"),
+        ({"fusion": "mgwfbp"}, "is decided from measured times"),
+        ({"schedules": ("dear", "wfbp")}, "one schedule"),
+    ],
+    ids=str,
+)
+def test_choices_that_lose_with_a_rank_are_refused(choices, what):
+    def start(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True, **USUAL | choices):
+            pass
+
+    with pytest.raises(ArgumentError, match=what):
+        run_loopback(2, start, elastic=True)
+
+
+def test_exchanging_layers_and_new_cuts_are_refused():
+    def mixing(transport):
+        Session([Mixes("mixes", np.eye(6), transport)], SoftmaxCrossEntropy(), transport, elastic=True)
+
+    def cutting(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True) as session:
+            session.cut("none")
+
+    for function, what in ((mixing, "layers exchange data"), (cutting, "cut must be left out")):
+        with pytest.raises(ArgumentError, match=what):
+            run_loopback(2, function, elastic=True)
+
+
+def test_a_transport_that_ends_with_a_rank_is_refused():
+    def start(transport):
+        Session([Dense("only", np.eye(6))], SoftmaxCrossEntropy(), transport, elastic=True)
+
+    with pytest.raises(ValueError, match="begin with run_world"):
+        run_loopback(1, start)
+
+
+def test_finish_is_not_needed_if_nobody_dies():
+    def whole(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True, invariant=8, **USUAL) as session:
+            steps(session, ITERATIONS)
+        return session.parameters_sha256()
+
+    assert run_loopback(3, whole, elastic=True) == [undisturbed(8)] * 3
