@@ -179,8 +179,9 @@ variants: install     ## codes, selections, rounds: targets and what was seen: d
 startup: install      ## the phases of a start on 2, 16 and 64 ranks, and what imports ask for: docs/benchmarks/startup.md
 	$(PYTHON) -m tests.startup
 
-faults: install       ## plant 200 faults into training jobs, and judge how they end: docs/faults.md; takes 15 minutes
+faults: install       ## plant 200 faults into training jobs, let ranks of 41 die: docs/faults.md; takes 20 minutes
 	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json
+	EVERY=1 $(PYTHON) -m pytest -q tests/test_elastic.py
 
 docs: install         ## run the examples in docstrings, and every command and program of the pages; look at each link
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi
