@@ -52,10 +52,10 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         buffers = arena.wire[own], self.own, *self.state
+        self.keeping: list[Call] = []  # copies before an update, see ``keep``
         if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
             self.updaters = arena.optimizer.bind(self)
             return
-        self.keeping: list[Call] = []  # copies before an update, see ``keep``
         self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
         for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
             parameter = arena.parameters[tensor]
