@@ -26,7 +26,7 @@ UNCROWDED = SimpleNamespace(crowded=False)
 
 
 def spinning(comm: MPI.Intracomm) -> MpiTransport:
-    """Collective: return a transport whose ranks spin although cores are few, or None where they never do."""
+    """Collective: return a transport whose ranks spin although cores are few."""
     transport = MpiTransport(comm)
     with patch.object(counters, "crowd_of", lambda transport, threads: UNCROWDED):
         transport.counters()

@@ -97,6 +97,7 @@ class Rows(Mapping[str, dict[str, Algorithm]]):
         return len(self.written)
 
 
+DIRECT = {"all_gather": "all_gather", "broadcast": "broadcast"}
 GATHER, SUM = {"all_gather": "all_gather"}, {"all_reduce": "all_reduce"}
 ALGORITHMS = Rows(
     {
@@ -104,8 +105,8 @@ ALGORITHMS = Rows(
         "ring": ("ring", {name: name for name in ("reduce_scatter", "all_gather", "all_reduce")}),
         "bidirectional": ("bidirectional", GATHER),
         "pairwise": ("pairwise", GATHER | {"all_to_all": "all_to_all"}),
-        "ordered": ("ordered", GATHER | {"broadcast": "broadcast"}),
-        "shared": ("ordered", GATHER | {"broadcast": "broadcast"}),  # without messages
+        "ordered": ("ordered", DIRECT),
+        "shared": ("ordered", DIRECT),  # without messages
         "bruck": ("bruck", GATHER),
         "recursive_doubling": ("recursive_doubling", SUM),
         "rabenseifner": ("rabenseifner", GATHER),

@@ -213,16 +213,9 @@ class CachedPlan:
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
         self.private = call.nbytes <= COPIED_BYTES or (self.scatters and self.into)
-        self.short = self.private and not (self.into or self.scatters or self.gathers)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
-        if self.short and x.ndim == 1:
-            private = self.plans[0]
-            private.call.x[...] = x
-            private.whole()
-            x[...] = private.call.x
-            return x
         target = x if out is None else out
         given = x if x.ndim == 1 else x.reshape(-1)
         into = target if target.ndim == 1 else target.reshape(-1)
@@ -230,7 +223,7 @@ class CachedPlan:
         assert plan is not None, "it could be bound before"
         buffer = plan.call.x
         if self.private or self.into:
-            np.copyto(buffer[self.own] if self.gathers and self.into else buffer, given)
+            (buffer[self.own] if self.gathers and self.into else buffer)[...] = given  # half the time of np.copyto
         try:
             plan.whole()
         except BaseException:
@@ -239,7 +232,7 @@ class CachedPlan:
         if self.scatters and not self.into:
             into = target = into[self.own]
         if self.private:
-            np.copyto(into, buffer[self.own] if self.scatters else buffer)
+            into[...] = buffer[self.own] if self.scatters else buffer
         return target
 
     def bind(self, target: Array) -> Plan | None:

@@ -268,17 +268,9 @@ class Plan(RunningOperation):
         self.number = self.waits.number = self.waits.number + 1
         self.run.start()
 
+    @alone
     def __call__(self) -> Array:
-        only = self.one_thread
-        try:
-            only.tokens.pop()
-        except IndexError:
-            only.run(self.whole)
-            return self.result
-        try:
-            only.context.run(self.whole)
-        finally:
-            only.tokens.append(None)
+        self.whole()
         return self.result
 
     def free(self) -> None:

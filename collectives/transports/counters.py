@@ -11,7 +11,7 @@ and yields its core, then naps: a spin in Python keeps the interpreter lock from
 with a core each use counters.
 
 A rank can be one meeting ahead of another, never two: it leaves meeting k only after all ranks have entered it, so all
-have left meeting k - 1. With two sets of slots that alternate, nobody overwrites what another rank still reads.
+have left meeting k - 1. With two sets of slots that alternate, no rank overwrites data that another one still reads.
 """
 
 from __future__ import annotations

@@ -300,10 +300,8 @@ class Session:
                 if self.options.elastic and not isinstance(error, AgreedError):
                     self.survival.transport.revoke()  # others must not wait for this rank
                 raise error
-            if self.options.elastic and not self.complete:
+            if not (self.options.elastic and self.complete):
                 self.finish()
-            elif not self.options.elastic:
-                self.check_alike(END)
 
     def leave(self) -> None:
         if "group" in vars(self):

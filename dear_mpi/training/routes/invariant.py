@@ -158,6 +158,10 @@ def sources(part: range) -> list[str]:
     return ["earlier", "gradients"][-len(subtrees(part)) :]
 
 
+def symbolic_sum(memory: Memory, parts: Iterable[tuple[range, Symbol]]) -> Symbol:
+    return fold(parts, lambda one, other: memory.symbol("sum", one, other))
+
+
 @dataclass(frozen=True)
 class Tree:
     """Add up micro-batches along the tree; a wire whose sums are exact derives from it, and adds in any order."""
@@ -191,7 +195,7 @@ class Tree:
         """Return the sum of all micro-batches on a single rank."""
         tree = self.provable(memory.size)
         parts = [each for rank, own in enumerate(gradients) for each in tree.parts(memory, rank, own)]
-        return fold(parts, lambda one, other: memory.symbol("sum", one, other))
+        return symbolic_sum(memory, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +227,7 @@ class OfSubtrees(Payload):
         tree = self.wire.provable(memory.size)
         parts = tree.parts(memory, rank, memory.read("gradients", rank, shard))
         each = ([part for part in parts if part[0].start in span] for span in subtrees(tree.shares(memory.size)[rank]))
-        return [fold(own, lambda one, other: memory.symbol("sum", one, other)) for own in each]
+        return [symbolic_sum(memory, own) for own in each]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,8 +295,7 @@ class FoldSubtrees(OfSubtrees):
                 if kind == "row" and len(sums) == len(spans):
                     parts += zip(spans, sums, strict=True)
             if sum(len(span) for span, _ in parts) == every[-1].stop:
-                found = fold(parts, lambda one, other: memory.symbol("sum", one, other))
-                memory.write("gradients", rank, rank, found)
+                memory.write("gradients", rank, rank, symbolic_sum(memory, parts))
             else:
                 memory.forget("gradients", rank, rank)
 
