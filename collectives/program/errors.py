@@ -40,7 +40,7 @@ class RanksLost(TransportError):
     """Ranks have died, or another survivor has noticed it.
 
     Attributes:
-        ranks: the dead ones, by their numbers in the whole job; empty while unknown.
+        ranks: numbers of the dead ranks in the whole job; empty while unknown.
         where: what this rank was doing.
         iteration: set once the survivors are ready to repeat training from there.
     """

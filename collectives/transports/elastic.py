@@ -35,7 +35,7 @@ class Shrinking(Transport, Protocol):
         """Collective: return a transport of the living ranks, in their order."""
 
     def die(self, message: str) -> None:
-        """End this rank alone, with a message."""
+        """End only this rank, with a message."""
 
 
 class Elastic(Wrapper[Shrinking]):

@@ -247,7 +247,7 @@ def run_loopback(
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
     The first error of any rank is raised and releases the others. ``hosts``: each rank's host number; default: one.
-    ``elastic``: a rank that raises dies alone, and the results are the survivors'.
+    ``elastic``: a rank that raises ends only itself; results come from survivors.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

@@ -148,7 +148,7 @@ class UlfmTransport(MpiTransport):
         return made
 
     def die(self, message: str) -> None:
-        """End by a signal: if a process exits, Open MPI 5.0.11 ends the job, or tells nobody."""
+        """End by a signal: if a process exits, Open MPI 5.0.11 ends the job, or reports nothing."""
         print(message, file=sys.stderr, flush=True)
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -83,7 +83,7 @@ def run_world(
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto``.
         stall_after_s: report a wait after this time (``collectives/transports/watchdog.py``); 0: never.
         stall_abort: then end the job.
-        elastic: a rank that fails dies alone; ``function`` must handle RanksLost, as sessions do with ``elastic=True``.
+        elastic: a failing rank ends only itself; ``function`` must handle RanksLost, as an elastic session does.
             MPI must be started as ``mpirun --with-ft ulfm``, and is not finalized.
         facts: must be equal on all ranks. Check a rank's input here: after an earlier error the others would wait.
 
