@@ -27,6 +27,7 @@ __all__ = ["Plan"]
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[], object]
+Halves: TypeAlias = tuple[Sequence[Action], Sequence[Action]]  # calls before and after a run's only barrier
 
 
 class Act(NamedTuple):
@@ -109,6 +110,10 @@ class InstructionRun:
 
         Both share side buffers: only one may run at a time.
         """
+        return None
+
+    def halves(self) -> Iterator[Halves] | None:
+        """Return the halves of each coming run, if a vote in shared memory may take the place of its only barrier."""
         return None
 
     def free(self) -> None:
@@ -268,9 +273,17 @@ class Plan(RunningOperation):
         self.number = self.waits.number = self.waits.number + 1
         self.run.start()
 
-    @alone
     def __call__(self) -> Array:
-        self.whole()
+        only = self.one_thread  # as ``alone``, with one call less
+        try:
+            only.tokens.pop()
+        except IndexError:
+            only.run(self.whole)
+            return self.result
+        try:
+            only.context.run(self.whole)
+        finally:
+            only.tokens.append(None)
         return self.result
 
     def free(self) -> None:

@@ -87,6 +87,19 @@ class Run:
         self.buffers = Buffers(self.model, self.group) if some else None
         self.kinds = {kind: under_way(kind, self.finish) for kind in {torch.Tensor, *map(type, self.of)}}
         self.paused: dict[TorchParameter, tuple[type, int]] = {}
+        self.find_borders()
+
+    def find_borders(self) -> None:
+        """Find the calls at which a bucket begins: only there schedules wait in forward, and send in backward.
+
+        Elsewhere a hook notes the time: between operations of PyTorch, code that is not in cache takes 0.1 ms.
+        """
+        self.buckets = self.group.fabric.buckets
+        self.borders = {call.number for call in self.calls if self.buckets.completed_by(call.number)}
+        self.due = 0  # the border that the forward pass comes to next
+        self.began: dict[int, Any] = {}  # marks of calls, forward
+        self.written: list[tuple[Call, Any]] = []  # and backward, not handed over
+        self.handed_over = len(self.calls)  # down to this call
 
     def find_calls(self) -> None:
         """Make a layer call for each module that needs parameters, in the order of rank 0: branches may differ."""
@@ -129,52 +142,73 @@ class Run:
         if not self.alone:
             self.trainer.begin_iteration()
             self.trainer.begin_pass()
+            self.due = 0
+            self.began.clear()
 
     def before_forward(self, call: int) -> None:
-        if call > self.trainer.running:
+        if call >= self.due:
             self.enter(call)
+        elif call > self.latest:
+            mark = self.group.fabric.now()
+            self.began |= dict.fromkeys(range(self.latest + 1, call + 1), mark)  # those that were skipped
+            self.latest = call
 
     @on_stream
     def enter(self, call: int) -> None:
         first = self.trainer.running + 1
-        self.trainer.before_forward(call)
-        self.show(self.calls[first : call + 1])
+        self.trainer.before_forward(call, self.began)
+        self.latest, self.due = call, min((each for each in self.borders if each > call), default=len(self.calls))
+        self.show(self.calls[first : self.due])
 
     @on_stream
     def begin_backward(self) -> None:
         if self.alone:
             return
-        self.before_forward(len(self.calls) - 1)
+        if (last := len(self.calls) - 1) > self.trainer.running:
+            self.enter(last)
         self.trainer.end_forward()
         self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
         if self.buffers is not None:
             self.buffers.start()
         for call in self.calls:
             call.missing = set(call.parameters)
+        self.written.clear()
+        self.handed_over = len(self.calls)
         self.trainer.begin_backward()
         self.trainer.before_backward(len(self.calls) - 1)
 
     def send(self, tensor: Any) -> None:
-        """Copy a parameter's complete gradient to the flat buffer; send buckets that are complete."""
+        """Note a parameter's complete gradient; copy and send the gradients of buckets that are complete."""
         parameter = self.of[tensor]
         if parameter not in parameter.call.missing:
             advice = "checkpoints must be of the kind use_reentrant=False"
             raise ValueError(f"parameter {parameter.name} has a gradient twice in one backward pass: {advice}")
-        self.copy(parameter)
+        self.ready(parameter)
 
-    def copy(self, parameter: TorchParameter) -> None:
-        call, grad = parameter.call, parameter.tensor.grad
-        if grad is None:
-            parameter.gradient.zero_()
-        else:
-            torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
+    def ready(self, parameter: TorchParameter) -> None:
+        call = parameter.call
         call.missing.remove(parameter)
         if not call.missing:
-            self.wrote(call.number)
+            self.written.append((call, self.group.fabric.now()))
+            if call.number in self.borders or call.number > self.handed_over:
+                self.hand_over()
+
+    def hand_over(self) -> None:
+        """Copy the gradients of these layer calls to the flat buffer, and tell the trainer."""
+        for parameter in (each for call, _ in self.written for each in call.parameters):
+            if (grad := parameter.tensor.grad) is None:
+                parameter.gradient.zero_()
+            else:
+                torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
+        self.wrote()
 
     @on_stream
-    def wrote(self, call: int) -> None:
-        self.trainer.wrote(call)
+    def wrote(self) -> None:
+        for call, end in self.written:
+            self.trainer.wrote(call.number, end)
+        self.handed_over = min(self.handed_over, *(call.number for call, _ in self.written))
+        self.trainer.begin_s = self.group.fabric.now()
+        self.written.clear()
 
     def end_backward(self) -> None:
         """Send what is missing: it has no new gradient."""
@@ -182,7 +216,7 @@ class Run:
             return
         for call in reversed(self.calls):
             for parameter in list(call.missing):
-                self.copy(parameter)
+                self.ready(parameter)
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 
@@ -227,6 +261,8 @@ class Run:
         if self.buffers is not None:
             self.buffers.take()
         self.session.decisions.look(self.session.last)
+        if self.group.fabric.buckets is not self.buckets:
+            self.find_borders()
         if not self.trainer.rules.idle:
             for parameter in self.of.values():
                 tensor = parameter.tensor

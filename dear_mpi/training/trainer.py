@@ -14,7 +14,7 @@ section 3.2.3).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 OTHERS = 7  # numbers before the losses of micro-batches
 BASE = 1 << 20  # totals are compared in two digits: small squares are exact
+NEVER: Mapping[int, Any] = {}
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
@@ -156,20 +157,20 @@ class Trainer:
     def last_part(self) -> bool:
         return self.part == self.passes - 1
 
-    def before_forward(self, call: int) -> None:
-        """Call the hooks of a layer call that begins, after missing ones of earlier calls."""
+    def before_forward(self, call: int, began: Mapping[int, Any] = NEVER) -> None:
+        """Call the hooks of a layer call that begins, after missing ones of earlier calls, which ``began`` at marks."""
         while self.running < call:
-            self.after_forward()
+            self.after_forward(began.get(self.running + 1))
             self.running, self.over = self.running + 1, False
             if self.first_part:
                 self.hook("before_forward", self.running)
             self.rules.before_layer(self.running)
-            self.begin_s = self.fabric.now()
+            self.begin_s = began.get(self.running) or self.fabric.now()
 
-    def after_forward(self) -> None:
+    def after_forward(self, end: Any = None) -> None:
         """End the open layer call, if any."""
         if not self.over:
-            self.ran("forward", self.running)
+            self.ran("forward", self.running, end)
             self.over = True
             if self.first_part:
                 self.hook("after_forward", self.running)
@@ -204,11 +205,12 @@ class Trainer:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
 
-    def wrote(self, call: int) -> None:
-        """Note that a layer call ran backward, in the model's order."""
-        self.ran("backward", call)
+    def wrote(self, call: int, end: Any = None) -> None:
+        """Note that a layer call ran backward, in the model's order, perhaps up to an earlier mark."""
+        self.ran("backward", call, end)
         self.gradients_ready(call)
         self.before_backward(self.next)
+        self.begin_s = end or self.begin_s
 
     def end_backward(self) -> None:
         self.hook("end_backward")
@@ -222,8 +224,8 @@ class Trainer:
         self.times = times_of(self.fabric.log.last, self.fabric.seconds)
         return loss, self.times
 
-    def ran(self, what: str, call: int) -> None:
-        self.fabric.log.did(what, call, self.begin_s, self.fabric.now())
+    def ran(self, what: str, call: int, end: Any = None) -> None:
+        self.fabric.log.did(what, call, self.begin_s, end or self.fabric.now())
 
     def hook(self, name: str, *call: int) -> None:
         self.rules.point = name, call  # for errors

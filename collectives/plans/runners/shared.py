@@ -17,7 +17,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
 from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
+from dear_mpi.collectives.plans.plan import Act, Action, Halves, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import PRIVATE_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -163,6 +163,13 @@ class SharedRun(InstructionRun):
         if not self.reached.mailboxes:
             return None
         return SharedRun(task, like=self)
+
+    def halves(self) -> Iterator[Halves] | None:
+        if self.barriers != 1 or not self.reached.mailboxes or not isinstance(self.barrier, ByCounters):
+            return None
+        places = [calls.index(self.barrier.barrier.meet) for calls in self.short]
+        found = [(calls[:place], calls[place + 1 :]) for calls, place in zip(self.short, places, strict=True)]
+        return map(found.__getitem__, self.numbers)
 
     def start(self) -> None:
         self.calls = self.runs[next(self.numbers)]
