@@ -72,11 +72,11 @@ def check_calls(comm: MPI.Intracomm, calls: int, seed: int) -> int:
         if at == len(plans):
             barrier(transport)
         elif at == len(plans) + 1:
-            x = np.full(9, rank + 1.0)
-            assert (all_reduce(x, transport, algorithm="auto") == size * (size + 1) / 2).all()
+            x = np.full(9, rank + 1.0 + number)
+            assert (all_reduce(x, transport, algorithm="auto") == size * (size + 1) / 2 + number * size).all()
         elif at == len(plans) + 2:
-            x = np.full(size, rank)
-            assert (all_gather(x, transport, algorithm="auto") == np.arange(size)).all()
+            x = np.full(size, rank + number)
+            assert (all_gather(x, transport, algorithm="auto") == np.arange(size) + number).all()
         else:
             plan = plans[at]
             plan.call.x[...] = contribution(rank, number, at, plan.call.x)

@@ -1,7 +1,7 @@
 """Provide the collectives as functions, with cached plans.
 
 All ranks vote with the number of their cached plan. If one has none, or another, all make a new plan, which finds
-disagreements.
+disagreements. Of small calls in shared memory the vote is also the barrier.
 
     small calls      work in private memory of the plan; arrays are copied in and out
     all others       work in the user's array; for another array the plan is bound again, without the other ranks

@@ -160,7 +160,7 @@ class RunningOperation:
 
     def whole(self) -> None:
         """Run from beginning to end. Small collectives take a microsecond: here each call counts."""
-        if self.running or self.freed or self.broken is not None:
+        if self.running or self.freed:  # a broken one is running
             self.check_idle()
         for call in self.before:
             call()

@@ -79,10 +79,12 @@ class CounterBarrier:
 
     def same(self, number: int) -> bool:
         """Meet; return whether all ranks gave this number."""
-        slot = 2 - (self.count & 1)
+        slot, alike = 2 - (self.count & 1), True
         self.mine[slot] = number
         self.meet()
-        return all([theirs[slot] == number for theirs, _ in self.others])  # a generator takes longer
+        for theirs, _ in self.others:
+            alike = alike and theirs[slot] == number
+        return alike
 
 
 class Arrival:

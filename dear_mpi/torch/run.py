@@ -96,7 +96,7 @@ class Run:
         """
         self.buckets = self.group.fabric.buckets
         self.borders = {call.number for call in self.calls if self.buckets.completed_by(call.number)}
-        self.due = 0  # the border that the forward pass comes to next
+        self.due, self.latest = 0, -1  # the border that the forward pass comes to next; the last call that began
         self.began: dict[int, Any] = {}  # marks of calls, forward
         self.written: list[tuple[Call, Any]] = []  # and backward, not handed over
         self.handed_over = len(self.calls)  # down to this call

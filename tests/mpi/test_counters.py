@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from dear_mpi.collectives import all_reduce, barrier, make_plan
 from dear_mpi.collectives.plans.notes import Notes
+from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.training.events.spans import spans_of, starts_of
 from tests.counter_checks import check_calls, spinning
@@ -109,4 +110,25 @@ def test_messages_progress_while_ranks_meet():
         first.start()
         assert (all_reduce(np.ones(3), transport, algorithm="auto") == transport.size).all()
         first.wait()
+    transport.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_votes_that_fail_leave_the_data_of_later_calls_right():
+    """A vote is the barrier of a small call: ranks that mean different calls have stored data for it."""
+    transport = spinning(MPI.COMM_WORLD)
+    rank, size = transport.rank, transport.size
+
+    def total(number, count=3):
+        x = np.full(count, rank + number, np.float32)
+        assert (all_reduce(x, transport, algorithm="auto") == size * (size - 1) / 2 + size * number).all(), number
+
+    for number in range(40):
+        total(number)
+        total(number + 100, 4)
+        if number % 3 == 0:
+            with pytest.raises(MismatchError, match="count must be the same on all ranks"):
+                total(0, 3 + (rank == number % size))
+        for _ in range(number % 2):
+            barrier(transport)
     transport.free()

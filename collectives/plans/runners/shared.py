@@ -178,17 +178,18 @@ class SharedRun(InstructionRun):
     def whole(self, note: Callable[[float], object] | None = None) -> None:
         """Alternate between two mailbox sets."""
         number = next(self.numbers)
-        if note is not None or not self.short[number]:
+        short = self.short[number]
+        if note is not None or not short:
             self.calls = self.runs[number]
             super().whole(note)
             return
         self.position = IN_SHORT
         try:
-            for call in self.short[number]:
+            for call in short:
                 call()
-            self.position = len(self.calls)
         except Exception as error:
             raise self.failure(error) from error
+        self.position = 0
 
     def progress(self) -> int:
         if self.position != IN_SHORT:
