@@ -291,7 +291,7 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
-LIVE = ("fabric.engine", "fabric.live", "fabric.plan_cost", "session", "runs")
+LIVE = ("fabric.live", "fabric.plan_cost", "session", "runs")
 
 
 def test_what_predicts_loads_nothing_live():

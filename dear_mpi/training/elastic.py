@@ -26,7 +26,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.elastic import BITS, Elastic, present
 from dear_mpi.models.layer import Parameter, is_exchanging
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.live import Engine
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.routes.find import is_code

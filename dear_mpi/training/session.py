@@ -32,8 +32,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.layout import sha256
 from dear_mpi.training.checkpoints.attendance import END, Attendance
 from dear_mpi.training.events import Times
-from dear_mpi.training.fabric.engine import Engine, check_process
-from dear_mpi.training.fabric.live import checksum
+from dear_mpi.training.fabric.live import Engine, check_process, checksum
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.options import Options

@@ -24,8 +24,8 @@ from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.events import EXCHANGE, Times, times_of
-from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import LOSS, SUMS, Delayed
+from dear_mpi.training.fabric.fabric import LOSS, SUMS, Delayed
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.invariant import Leaf, fold
 from dear_mpi.training.schedules import Schedule
 

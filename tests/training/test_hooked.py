@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.buckets.layout import Layout, cut
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule

@@ -17,7 +17,7 @@ import numpy as np
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.training.buckets.layout import Cut
 from dear_mpi.training.buckets.owners import MEASURED, measured
-from dear_mpi.training.fabric.order import Sequenced
+from dear_mpi.training.fabric.fabric import Sequenced
 from dear_mpi.training.fabric.virtual import Costs, whole_cost
 from dear_mpi.training.fusion import USUAL, PassTimes, Tuning, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup

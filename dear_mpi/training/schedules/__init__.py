@@ -17,9 +17,8 @@ from dear_mpi.collectives.program.user_file import (
 )
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
-from dear_mpi.training.fabric.order import Nominal
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import Nominal, Schedule
 
 if TYPE_CHECKING:
     from dear_mpi.training.schedules.dear import Dear

@@ -20,7 +20,7 @@ from dear_mpi.see.timeline import read_timeline, write_saved
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events.recorder import recorded
 from dear_mpi.training.events.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs, of_rank
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
