@@ -65,8 +65,6 @@ class Session:
         MismatchError: the ranks differ in their options or parameters.
     """
 
-    threads = THREADS
-
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -85,8 +83,8 @@ class Session:
         if options.get("elastic"):
             from dear_mpi.training.elastic import Survival, elastic_world  # few sessions are elastic
 
-            self.world = elastic_world(comm)
-            self.survival = Survival(self)
+            self.world, below = elastic_world(comm)
+            self.survival = Survival(self, below)
         else:
             self.world = comm if isinstance(comm, World) else World(transport_of(comm))
         self.open_streams = streams
@@ -102,7 +100,7 @@ class Session:
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
-            transport = with_wait_policy(self.world.transport, self.threads, runner_of(self.options.algorithm))
+            transport = with_wait_policy(self.world.transport, THREADS, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
             self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())
@@ -121,7 +119,7 @@ class Session:
         streams = self.open_streams(self.options.device)
         self.group = WorkerGroup(layers, self.world, self.options, self.schedules, streams)
         self.decisions = Decisions(self.group, self.name)
-        first = self.decisions.first_cut(self.options.fusion)
+        first = self.decisions.begin(self.decisions.planned(self.options.fusion))
         if self.options.elastic:
             from dear_mpi.training.elastic import check_elastic
 
@@ -268,19 +266,16 @@ class Session:
 
         MismatchError names a parameter.
         """
-        with self.survival:
-            self.check(place)
-
-    def check(self, place: str) -> None:
-        self.attendance.meet(place)
-        self.flush()
-        self.group.settle()
 
         def facts() -> dict[str, str]:
             named = {f"parameter {number} ({each.name})": each.value for number, each in enumerate(self.parameters)}
             return {"call": place} | {name: f"checksum {checksum(value)}" for name, value in named.items()}
 
-        agree(self.world.transport, DIFFER, facts)
+        with self.survival:
+            self.attendance.meet(place)
+            self.flush()
+            self.group.settle()
+            agree(self.world.transport, DIFFER, facts)
 
     def check_open(self) -> None:
         if self.closed:
