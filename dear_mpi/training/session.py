@@ -29,8 +29,8 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.buckets.layout import sha256
-from dear_mpi.training.checkpoints.attendance import END, Attendance
 from dear_mpi.training.events import Times
 from dear_mpi.training.fabric.live import Engine, check_process, checksum
 from dear_mpi.training.fusion.decisions import Decisions
@@ -215,7 +215,7 @@ class Session:
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
-        from dear_mpi.training.checkpoints.checkpoint import snapshot  # few sessions keep their state
+        from dear_mpi.training.checkpoint import snapshot  # few sessions keep their state
 
         with self.survival:
             self.check_alike("state")
@@ -223,14 +223,14 @@ class Session:
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import restore
+        from dear_mpi.training.checkpoint import restore
 
         self.attendance.meet("load")
         return self.restored(lambda: restore(self.group, self.parameters, state, "checkpoint"))
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import snapshot, write
+        from dear_mpi.training.checkpoint import snapshot, write
 
         with self.survival:
             self.check_alike("save")
@@ -239,7 +239,7 @@ class Session:
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import read, restore
+        from dear_mpi.training.checkpoint import read, restore
 
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
