@@ -48,7 +48,7 @@ LAYERS = list(ROOMS)
 TRAINING = (
     *("learning_rate", "routes", "buckets", "events", "fusion", "fabric", "schedules", "trainer", "virtual_trainer"),
     *("options", "layer_call", "group", "events/profile", "events/profiler", "fusion/tuning", "fusion/decisions"),
-    *("checkpoints", "elastic", "session", "events/recorder", "runs"),
+    *("checkpoint", "attendance", "elastic", "session", "events/recorder", "runs"),
 )
 
 # The same of bench.

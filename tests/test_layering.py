@@ -291,7 +291,7 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
-LIVE = ("fabric.engine", "fabric.live", "fabric.plan_cost", "session", "runs")
+LIVE = ("fabric.live", "fabric.plan_cost", "session", "runs")
 
 
 def test_what_predicts_loads_nothing_live():
@@ -304,8 +304,7 @@ def test_what_predicts_loads_nothing_live():
     assert not {name for name in loaded if within(name, *live)}
 
 
-FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoints.checkpoint", "fusion.tuning")
-FEW += tuple(f"schedules.{name}" for name in ("dear", "local", "sharded", "wfbp"))
+FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoint", "fusion.tuning")
 
 
 def test_a_plain_session_loads_nothing_that_few_sessions_need():

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from dear_mpi.see.timeline import read_timeline
+from dear_mpi.contrib.look import read_timeline
 from tests.launch import ended, mpis_at_hand
 from tests.rooms import ROOT
 

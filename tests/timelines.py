@@ -1,6 +1,7 @@
 """Made-up timelines."""
 
-from dear_mpi.training.events.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
+from dear_mpi.training.events.recorder import record
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline, merged
 
 FACTS = {"model": "synthetic:resnet50", "fusion": "25MB", "emulated_link": None, "ranks": 2}
 
@@ -27,3 +28,8 @@ def run_of(name="wfbp", ranks=2, **options):
 
 def timeline_of(*runs, live=True, **facts):
     return Timeline(live, runs or (run_of(),), FACTS | facts)
+
+
+def recorded(session, name, **how):
+    """The last iterations of all ranks as a run, by the clock of rank 0. Collective."""
+    return merged(record(session, name, **how))

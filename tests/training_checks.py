@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from dear_mpi.models.layers import Dense
 from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
-from dear_mpi.training.fabric.order import Step
+from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.wires import CODES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
@@ -28,8 +30,9 @@ README = str(Path(__file__).parent.parent / "README.md")
 KINDS = ("sequential", "wfbp", "fsdp", "dear-eager")
 
 
-def started(engine, run, label, key=("plan", 0)):
-    return engine.submit(key, label, lambda turn: [Step(*key, label, run)])
+def fabric_on(engine):
+    """A fabric without buckets: what it launches runs on this engine."""
+    return LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0), route=FULL, share_out=len), None, engine)
 
 
 OF_EXTRAS = {"acp", "powersgd", "noise", "sketch", "fixed32"}  # wires

@@ -81,46 +81,41 @@ class Share:
     def post(self, elements: range) -> Move:
         return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
 
-    def post_own(self, number: int) -> list[Move]:
-        return [self.post(self.cut(self.rank, number))]
-
-    def post_others(self, number: int) -> list[Move]:
-        return [self.post(self.cut(rank, number)) for rank in self.others]
-
-    def combine_own(self, number: int) -> list[Move]:
-        return [self.combine("mailbox", self.cut(self.rank, number))]
-
-    def fetch_others(self, number: int) -> list[Move]:
-        mine = "buffer", self.rank
-        return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
-
     def cuts(self, number: int) -> list[range]:
         """Return a block of each shard, or once the whole buffer if it fits into a block."""
         if self.partition.count <= self.block:
             return [range(self.partition.count)] if number == 0 else []
         return [self.cut(rank, number) for rank in self.ranks]
 
-    def post_at_root(self, number: int) -> list[Move]:
-        return [self.post(cut) for cut in self.cuts(number) if self.rank == ROOT]
+    def moves(self, act: str, number: int) -> list[Move]:
+        """Return what this rank does with a block in an act of ``STAGES``.
 
-    def fetch_from_root(self, number: int) -> list[Move]:
-        mine, root = ("buffer", self.rank), ("mailbox", ROOT)
-        return [Move(mine, (root,), cut) for cut in self.cuts(number) if self.rank != ROOT]
+        >>> Share(Partition((0, 2, 4)), rank=1, block=8).moves("fetch others", 0)
+        [Move(target=('buffer', 1), sources=(('mailbox', 0),), elements=range(0, 2))]
+        """
+        verb, _, where = act.partition(" ")
+        if where in ("own", "others"):
+            shards = [self.rank] if where == "own" else self.others
+            cuts = [(rank, self.cut(rank, number)) for rank in shards]
+        else:
+            acts = (self.rank == ROOT) == (where == "at root")
+            cuts = [(ROOT, cut) for cut in self.cuts(number) if acts]
+        match verb:
+            case "post":
+                return [self.post(cut) for _, cut in cuts]
+            case "combine":
+                return [self.combine("mailbox", cut) for _, cut in cuts]
+        return [Move(("buffer", self.rank), (("mailbox", rank),), cut) for rank, cut in cuts]
 
-    def post_for_root(self, number: int) -> list[Move]:
-        return [self.post(cut) for cut in self.cuts(number) if self.rank != ROOT]
 
-    def combine_at_root(self, number: int) -> list[Move]:
-        return [self.combine("mailbox", cut) for cut in self.cuts(number) if self.rank == ROOT]
-
-
-# Results are posted where a mailbox is free: no rank posts contributions to its own shard.
-STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
-    "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
-    "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),
-    "all_gather": ((Share.post_own,), (Share.fetch_others,)),
-    "broadcast": ((Share.post_at_root,), (Share.fetch_from_root,)),
-    "reduce": ((Share.post_for_root,), (Share.combine_at_root,)),
+# The acts of each stage: on blocks of this rank's own shard, of others' shards, or of all shards at some ranks. Results
+# are posted where a mailbox is free: no rank posts contributions to its own shard.
+STAGES = {
+    "all_reduce": (("post others",), ("combine own", "post own"), ("fetch others",)),
+    "reduce_scatter": (("post others",), ("combine own",)),
+    "all_gather": (("post own",), ("fetch others",)),
+    "broadcast": (("post at root",), ("fetch elsewhere",)),
+    "reduce": (("post elsewhere",), ("combine at root",)),
 }
 
 
@@ -134,7 +129,7 @@ def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
         return [[share.post(whole)], [share.combine("mailbox", whole)]]
     numbers = range(share.blocks + len(stages) - 1)
     acts = [(late, act) for late, stage in enumerate(stages) for act in stage]
-    return [[move for late, act in acts for move in act(share, number - late)] for number in numbers]
+    return [[move for late, act in acts for move in share.moves(act, number - late)] for number in numbers]
 
 
 def scatter_in_buffers(share: Share) -> list[Move]:

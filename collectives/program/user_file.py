@@ -182,14 +182,10 @@ def load_place(place: str) -> Any:
 def load_extra(group: str, name: str) -> Any:
     """Import an entry point; a ValueError names it and its package."""
     found = entry_points_of(group)[name]
-    try:
+    package = found.dist.name if found.dist else "an unknown package"
+    what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
+    with telling(f"{what} cannot be loaded"):
         return found.load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() as well, which would end the command in silence
-        package = found.dist.name if found.dist else "an unknown package"
-        what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
-        raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 class WithExtras(Mapping[str, T]):

@@ -66,11 +66,11 @@ def mapped(address: int | None) -> int:
     return address
 
 
-def collapse(block: Array) -> str:
-    """Ask for huge pages; return why there are none, or ""."""
+def collapse(block: Array) -> int:
+    """Ask for huge pages; return 0, or -1 with an ``errno``."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-        failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
-    return f"none: MADV_COLLAPSE failed: {os.strerror(ctypes.get_errno())}" if failed else ""
+        failed: int = libc().madvise(block.ctypes.data, block.nbytes, advice)
+    return failed
 
 
 @dataclass(frozen=True)

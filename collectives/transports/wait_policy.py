@@ -56,9 +56,6 @@ def machine() -> str:
         return platform.node()
 
 
-SLEEP = "waiting ranks sleep"
-
-
 @dataclass(frozen=True)
 class Crowd:
     threads: int
@@ -80,12 +77,8 @@ class Crowd:
         return self.threads > self.cores
 
     def __str__(self) -> str:
-        how = SLEEP if self.crowded else "waiting ranks spin"
+        how = f"waiting ranks {'sleep' if self.crowded else 'spin'}"
         return f"{how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
-
-
-def shares_cores(name: str) -> bool:
-    return SLEEP in name
 
 
 def crowd_of(transport: Transport, threads: int) -> "Crowd":

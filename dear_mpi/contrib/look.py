@@ -1,8 +1,11 @@
-"""What several extras share: how timelines look, and columns of text."""
+"""What several extras share: timelines as read from files, how they look, and columns of text."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+from msgspec import convert
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
@@ -32,6 +35,16 @@ MOST_RUNS, MOST_RANKS = 6, 8  # shown; ranks: over all runs
 SHOWN = 2  # iterations
 LONG = 80  # characters of a fact
 TOLD = ("fusion", "algorithm", "device", "transport")
+
+
+def read_timeline(path: str) -> Timeline:
+    """Read ``--timeline FILE.json``. Raises a ValueError for other files."""
+    try:
+        return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
+    except OSError as error:
+        raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise ValueError(f"{path!r} is no timeline of all ranks, as --timeline FILE.json writes") from None
 
 
 def label(name: object) -> str:

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, in_file, runner_of
 from dear_mpi.collectives.lowering.check import check_instructions, check_phases
 from dear_mpi.collectives.lowering.messages import WINDOW, Portion
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
@@ -21,8 +21,8 @@ from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates, rates_of, spread
-from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, Receive, asks_for
-from dear_mpi.collectives.program.user_file import WithExtras, is_in_file
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, asks_for
+from dear_mpi.collectives.program.user_file import WithExtras
 from dear_mpi.collectives.program.verify import (
     Row,
     check,
@@ -77,7 +77,7 @@ class Asked:
         if self.ranks > MOST_RANKS:
             few = "with more, nobody can read text or picture: show and prove it with fewer"
             raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
-        if ":" not in name and not is_in_file(name) and runner_of(name) in PROMISES:
+        if not in_file(name) and runner_of(name) in PROMISES:
             lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))
         how: dict[str, Any] = {"hosts": self.layout, "rates": self.known_rates, "pieces": self.pieces}
         return programs(name, self.collective, self.ranks, **how)
@@ -328,13 +328,6 @@ class Replayed:
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
-
-    def sent_as(self, receive: Receive, rank: int, number: int) -> range:
-        """Return the peer's chunks that a receive brings; its chunks here if no send matches."""
-        of_peer = [each for each in self.programs[rank].steps[number].receives if each.peer == receive.peer]
-        sent = [send.chunks for send in self.programs[receive.peer].steps[number].sends if send.peer == rank]
-        at = of_peer.index(receive)
-        return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
         return mask & (1 << self.programs[0].size) - 1

@@ -1,4 +1,4 @@
-"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole."""
+"""Write timelines to files, by their endings: FILE.json has a timeline whole."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.user_file import entry_points_of, load_extra
@@ -56,13 +56,3 @@ def saved(timeline: Timeline) -> dict[str, Any]:
 def write_saved(flag: str, path: Path, timeline: Timeline) -> None:
     with replacing(flag, path) as file:
         file.write_text(json.dumps(saved(timeline)) + "\n")
-
-
-def read_timeline(path: str) -> Timeline:
-    """Read ``--timeline FILE.json``. Raises a ValueError for other files."""
-    try:
-        return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
-    except OSError as error:
-        raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise ValueError(f"{path!r} is no timeline of all ranks, as --timeline FILE.json writes") from None

@@ -24,8 +24,8 @@ from dear_mpi.simulate.network import Machine, read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import portions_of
+from dear_mpi.training.fabric.fabric import portions_of
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fabric.virtual import Price, alike, whole_cost
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time

@@ -24,8 +24,8 @@ from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
 from dear_mpi.torch.sums import EARLY, Buffers, Tally
 from dear_mpi.torch.tensors import TorchParameter
 from dear_mpi.torch.underway import places_of, under_way
-from dear_mpi.training.checkpoints.attendance import END
-from dear_mpi.training.fabric.order import LOSS
+from dear_mpi.training.attendance import END
+from dear_mpi.training.fabric.fabric import LOSS
 from dear_mpi.training.session import Session
 from dear_mpi.training.trainer import Trainer
 

@@ -4,7 +4,7 @@ Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py
 
 Read bottom-up: ``routes/``, ``buckets/``, ``events/`` (log and timelines), ``fusion/`` (policies), ``fabric/``,
 ``schedules/``, ``trainer.py``, ``options.py``, ``group.py``; then decisions from measured times:
-``events/profiler.py``, ``fusion/tuning.py``, ``fusion/decisions.py``; then ``checkpoints/``, ``session.py`` and
+``events/profiler.py``, ``fusion/tuning.py``, ``fusion/decisions.py``; then ``checkpoint.py``, ``session.py`` and
 ``runs/`` (for commands).
 ``TRAINING`` in tests/rooms.py has this order.
 """

@@ -26,7 +26,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.elastic import BITS, Elastic, present
 from dear_mpi.models.layer import Parameter, is_exchanging
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.live import Engine
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.routes.find import is_code
@@ -46,12 +46,12 @@ class Members:
     repair_s: float = 0.0
 
 
-def elastic_world(comm: Any) -> World:
-    """Return a world whose ranks may die. Raises ValueError if ``comm`` has none, which all ranks see."""
+def elastic_world(comm: Any) -> tuple[World, Elastic]:
+    """Return a world whose ranks may die, and its transport. Raises ValueError if ``comm`` has none, on all ranks."""
     world = comm if isinstance(comm, World) else World(comm)
-    if present(world.transport) is None:
+    if (found := present(world.transport)) is None:
         raise ValueError("elastic needs ranks that may die: begin with run_world(function, elastic=True)")
-    return world
+    return world, found
 
 
 def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
@@ -78,12 +78,6 @@ def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
             raise ValueError(f"elastic must be left out: {what}")
 
 
-def present_in(world: World) -> Elastic:
-    found = present(world.transport)
-    assert found is not None, "elastic_world has checked it"
-    return found
-
-
 class Survival:
     """A block that repairs a session if ranks die inside, and then raises RanksLost with the iteration to repeat.
 
@@ -93,9 +87,8 @@ class Survival:
         loading: no state is complete, because one is being loaded.
     """
 
-    def __init__(self, session: Any) -> None:
-        self.session, self.loading, self.done = session, False, 0
-        self.transport: Elastic = present_in(session.world)
+    def __init__(self, session: Any, transport: Elastic) -> None:
+        self.session, self.transport, self.loading, self.done = session, transport, False, 0
         self.log = [Members(0, self.transport.members)]
 
     def __enter__(self) -> None:

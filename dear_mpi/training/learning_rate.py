@@ -1,13 +1,13 @@
 """Change the learning rate: a linear warm-up, then a decay.
 
-    lr    |       ___
-          |     /     \\ _          warm-up: linear; the first iteration has lr / warmup, the last one lr
-          |   /           \\ _      then T = iterations - warmup iterations of a decay, from lr towards the floor
-    floor | /                 \\
-          +--------|------------|
-                 warmup     iterations
+    lr |       ___
+       |     /     \\ _          warm-up: linear; the first iteration has lr / warmup, the last one lr
+       |   /           \\ _      then T = iterations - warmup iterations of a decay, from lr towards 0
+     0 | /                 \\
+       +--------|------------|
+              warmup     iterations
 
-The first iteration that is not run would have the floor: every rate is above zero. Later ones keep the last rate.
+The first iteration that is not run would have 0: every rate is above zero. Later ones keep the last rate.
 
 Sources: Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et al., Accurate,
 Large Minibatch SGD, 2017, section 2.2.
@@ -65,27 +65,20 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear(Constant):
-    """Decay linearly after the warm-up; the last iteration has floor + (lr - floor) / T.
+    """Decay linearly after the warm-up; the last iteration has lr / T.
 
     >>> list(map(Linear(0.8, iterations=4), range(6)))
     [0.8, 0.6000000000000001, 0.4, 0.2, 0.2, 0.2]
     """
 
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.floor <= self.lr:
-            raise ValueError(f"floor must be from 0 to lr, {self.lr}, not {self.floor}")
-
     def decayed(self, left: float) -> float:
-        return self.lr * left + self.floor * (1 - left)
+        return self.lr * left
 
 
 class Cosine(Linear):
-    """Decay by half a cosine wave: floor + (lr - floor) (1 + cos(pi t / T)) / 2 in its iteration t.
+    """Decay by half a cosine wave: lr (1 + cos(pi t / T)) / 2 in its iteration t.
 
-    The last iteration, t = T - 1, has about floor + (lr - floor) (pi / 2T)^2.
+    The last iteration, t = T - 1, has about lr (pi / 2T)^2.
 
     >>> [round(rate, 4) for rate in map(Cosine(0.8, iterations=4), range(6))]
     [0.8, 0.6828, 0.4, 0.1172, 0.1172, 0.1172]

@@ -29,11 +29,10 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.buckets.layout import sha256
-from dear_mpi.training.checkpoints.attendance import END, Attendance
 from dear_mpi.training.events import Times
-from dear_mpi.training.fabric.engine import Engine, check_process
-from dear_mpi.training.fabric.live import checksum
+from dear_mpi.training.fabric.live import Engine, check_process, checksum
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.options import Options
@@ -66,8 +65,6 @@ class Session:
         MismatchError: the ranks differ in their options or parameters.
     """
 
-    threads = THREADS
-
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -86,8 +83,8 @@ class Session:
         if options.get("elastic"):
             from dear_mpi.training.elastic import Survival, elastic_world  # few sessions are elastic
 
-            self.world = elastic_world(comm)
-            self.survival = Survival(self)
+            self.world, below = elastic_world(comm)
+            self.survival = Survival(self, below)
         else:
             self.world = comm if isinstance(comm, World) else World(transport_of(comm))
         self.open_streams = streams
@@ -103,7 +100,7 @@ class Session:
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
-            transport = with_wait_policy(self.world.transport, self.threads, runner_of(self.options.algorithm))
+            transport = with_wait_policy(self.world.transport, THREADS, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
             self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())
@@ -122,7 +119,7 @@ class Session:
         streams = self.open_streams(self.options.device)
         self.group = WorkerGroup(layers, self.world, self.options, self.schedules, streams)
         self.decisions = Decisions(self.group, self.name)
-        first = self.decisions.first_cut(self.options.fusion)
+        first = self.decisions.begin(self.decisions.planned(self.options.fusion))
         if self.options.elastic:
             from dear_mpi.training.elastic import check_elastic
 
@@ -218,7 +215,7 @@ class Session:
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
-        from dear_mpi.training.checkpoints.checkpoint import snapshot  # few sessions keep their state
+        from dear_mpi.training.checkpoint import snapshot  # few sessions keep their state
 
         with self.survival:
             self.check_alike("state")
@@ -226,14 +223,14 @@ class Session:
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import restore
+        from dear_mpi.training.checkpoint import restore
 
         self.attendance.meet("load")
         return self.restored(lambda: restore(self.group, self.parameters, state, "checkpoint"))
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import snapshot, write
+        from dear_mpi.training.checkpoint import snapshot, write
 
         with self.survival:
             self.check_alike("save")
@@ -242,7 +239,7 @@ class Session:
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError."""
-        from dear_mpi.training.checkpoints.checkpoint import read, restore
+        from dear_mpi.training.checkpoint import read, restore
 
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
@@ -269,19 +266,16 @@ class Session:
 
         MismatchError names a parameter.
         """
-        with self.survival:
-            self.check(place)
-
-    def check(self, place: str) -> None:
-        self.attendance.meet(place)
-        self.flush()
-        self.group.settle()
 
         def facts() -> dict[str, str]:
             named = {f"parameter {number} ({each.name})": each.value for number, each in enumerate(self.parameters)}
             return {"call": place} | {name: f"checksum {checksum(value)}" for name, value in named.items()}
 
-        agree(self.world.transport, DIFFER, facts)
+        with self.survival:
+            self.attendance.meet(place)
+            self.flush()
+            self.group.settle()
+            agree(self.world.transport, DIFFER, facts)
 
     def check_open(self) -> None:
         if self.closed:

@@ -17,15 +17,15 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.events import EXCHANGE, Times, times_of
-from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import LOSS, SUMS, Delayed
+from dear_mpi.training.fabric.fabric import LOSS, SUMS, Delayed
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.invariant import Leaf, fold
 from dear_mpi.training.schedules import Schedule
 
@@ -42,24 +42,6 @@ class TrainingError(AgreedError):
     """Training cannot continue."""
 
 
-class Model(Protocol):
-    """Run the passes of a model, and report to a trainer: ``LayerLoop``, or a PyTorch user's loop."""
-
-    @property
-    def faults(self) -> Sequence[str]:
-        """Return why it cannot continue; all ranks then end with this iteration."""
-
-    def forward(self, x: Array, trainer: "Trainer") -> Any:
-        """Return the output. Call ``trainer.before_forward(call)`` before parameters are needed."""
-
-    def backward(self, dy: Any, trainer: "Trainer") -> None:
-        """Write all gradients.
-
-        Call ``trainer.before_backward(call)``, and afterwards ``ran`` and ``gradients_ready``. If the order is unknown,
-        call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
-        """
-
-
 class Trainer:
     """Drive iterations of a model; trainers with several schedules may take turns on it.
 
@@ -69,8 +51,9 @@ class Trainer:
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
         end_iteration
 
-    In the first iteration, and always with ``debug``, gradients are NaN before layers write them. ``meter`` sums the
-    losses of all ranks; ``model`` runs the passes, by default a loop over the layer ``calls``.
+    ``forward`` and ``backward`` run our layers; ``torch/run.py`` calls the events from PyTorch's hooks instead. In the
+    first iteration, and always with ``debug``, gradients are NaN before layers write them. ``meter`` sums the losses of
+    all ranks.
     """
 
     def __init__(
@@ -81,14 +64,12 @@ class Trainer:
         schedule: Schedule,
         rules: Rules,
         *,
-        model: Model | None = None,
         accumulate: int = 1,
         leaves: Sequence[Leaf] = (),
         debug: bool = False,
     ) -> None:
         self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
-        self.model = model or LayerLoop()
         self.accumulate, self.leaves, self.debug = accumulate, leaves, debug
         self.passes = accumulate * max(1, len(leaves))
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
@@ -115,14 +96,14 @@ class Trainer:
         losses = list[Array | float]()
         for some, theirs in parts:
             self.begin_pass()
-            y = self.model.forward(some, self)
+            y = self.forward(some)
             self.end_forward()
             losses.append(self.loss.forward(y, theirs))
             if self.last_part:
                 self.meter.start(losses, targets, total, trouble=bool(self.trouble or self.complaints))
             dy = self.loss.backward(self.fabric.loss_scale / max(1, total))
             self.begin_backward()
-            self.model.backward(dy, self)
+            self.backward(dy)
         self.end_backward()
         return self.end_iteration()
 
@@ -137,6 +118,52 @@ class Trainer:
             raise ValueError(f"this rank's {len(x)} examples cannot be split into {what}")
         spans = [slice(*chunk_bounds(len(x), self.passes, part)) for part in range(self.passes)]
         return [(x[span], targets[span]) for span in spans]
+
+    def forward(self, x: Array) -> Array:
+        for number, call in enumerate(self.calls):
+            x = self.entered(number, x, back=False)
+            self.begin_s = self.fabric.now()
+            x = call.forward(x, inspect=self.first)
+            self.after_forward()
+        return x
+
+    def backward(self, dy: Array) -> None:
+        """Run the layers from last to first. A schedule may delay the second half of a backward pass:
+
+        layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
+        the schedule hears that gradients are there:   3           2, 1
+        """
+        for number, call in reversed([*enumerate(self.calls)]):
+            dy = self.entered(number, dy, back=True)
+            call.before_backward(dy, inspect=self.debug or self.first)
+            late = self.last_part and call.split and self.schedule.delays_weights(number)
+            self.begin_s = self.fabric.now()
+            dy = call.backward(dy, late=late)
+            self.ran("backward", number)
+            if late:
+                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number)))
+            else:
+                self.gradients_ready(number)
+
+    def entered(self, number: int, given: Any, *, back: bool) -> Any:
+        """Call the hook of a pass, while the layer exchanges its input, if it does; return the input."""
+        call, enter = self.calls[number], self.before_backward if back else self.before_forward
+        if not call.exchanging:
+            enter(number)
+            return given
+        act = call.exchange(given, back=back)
+        exchange = self.fabric.launch_act((EXCHANGE, number), act, f"exchange of layer {number}")
+        enter(number)
+        self.fabric.wait_for(exchange)
+        return call.received
+
+    def write_weights(self, number: int) -> None:
+        """Run the delayed half of a backward pass."""
+        point, self.begin_s = self.rules.point, self.fabric.now()
+        self.calls[number].backward_weights()
+        self.ran("weights", number)
+        self.gradients_ready(number)
+        self.rules.point = point
 
     def begin_iteration(self) -> None:
         fabric = self.fabric
@@ -251,7 +278,7 @@ class Trainer:
         If ranks update by their own gradients, one of them may be in ``trouble``. All ask once all know: from the last
         loss, or because all look at the parameters (``over``).
         """
-        found = self.fabric.complaints()[:1]
+        found = self.fabric.complaints()[:1]  # on all ranks alike if ``common``, and else of this rank
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
         if not math.isfinite(loss):
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
@@ -268,64 +295,12 @@ class Trainer:
 
     @property
     def complaints(self) -> Sequence[str]:  # faults of this rank's layers
-        return self.model.faults[:1] or [complaint for call in self.calls[:1] for complaint in call.complaints]
+        return [complaint for call in self.calls[:1] for complaint in call.complaints]
 
     def complain(self) -> dict[str, Any]:
         if said := [*self.complaints, *filter(None, [self.trouble] * (not self.fabric.common))]:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}
-
-
-class LayerLoop:
-    """Run the layer calls one after the other. A schedule may delay the second half of a backward pass:
-
-    layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
-    the schedule hears that gradients are there:   3           2, 1
-    """
-
-    faults: Sequence[str] = ()
-
-    def forward(self, x: Array, trainer: Trainer) -> Array:
-        for number, call in enumerate(trainer.calls):
-            x = self.entered(number, x, trainer, back=False)
-            trainer.begin_s = trainer.fabric.now()
-            x = call.forward(x, inspect=trainer.first)
-            trainer.after_forward()
-        return x
-
-    def backward(self, dy: Array, trainer: Trainer) -> None:
-        for number, call in reversed([*enumerate(trainer.calls)]):
-            dy = self.entered(number, dy, trainer, back=True)
-            call.before_backward(dy, inspect=trainer.debug or trainer.first)
-            late = trainer.last_part and call.split and trainer.schedule.delays_weights(number)
-            trainer.begin_s = trainer.fabric.now()
-            dy = call.backward(dy, late=late)
-            trainer.ran("backward", number)
-            if late:
-                trainer.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
-            else:
-                trainer.gradients_ready(number)
-
-    def entered(self, number: int, given: Any, trainer: Trainer, *, back: bool) -> Any:
-        """Call the hook of a pass, while the layer exchanges its input, if it does; return the input."""
-        call, fabric = trainer.calls[number], trainer.fabric
-        enter = trainer.before_backward if back else trainer.before_forward
-        if not call.exchanging:
-            enter(number)
-            return given
-        act = call.exchange(given, back=back)
-        exchange = fabric.launch_act((EXCHANGE, number), act, f"exchange of layer {number}")
-        enter(number)
-        fabric.wait_for(exchange)
-        return call.received
-
-    def write_weights(self, number: int, trainer: Trainer) -> None:
-        """Run the delayed half of a backward pass."""
-        point, trainer.begin_s = trainer.rules.point, trainer.fabric.now()
-        trainer.calls[number].backward_weights()
-        trainer.ran("weights", number)
-        trainer.gradients_ready(number)
-        trainer.rules.point = point
 
 
 class LossMeter:

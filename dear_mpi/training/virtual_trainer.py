@@ -21,11 +21,12 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events import KEPT, Event, Log, Times, fold
-from dear_mpi.training.fabric.fabric import Rules, ScheduleError
-from dear_mpi.training.fabric.order import LOSS, Nominal, Sequenced
+from dear_mpi.training.fabric.fabric import LOSS, Sequenced
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.fabric.virtual import Costs, Price, VirtualFabric, alike, last, of_rank, steady
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.schedules.schedule import Nominal
 from dear_mpi.training.trainer import Trainer
 
 TIE = 1e-9  # relative difference below which times are equal

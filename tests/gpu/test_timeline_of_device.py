@@ -3,10 +3,10 @@
 import pytest
 
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.events.recorder import recorded
 from dear_mpi.training.events.spans import COMPUTE, WIRE
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
+from tests.timelines import recorded
 from tests.training_checks import settings
 
 ROUNDING_S = 1e-5  # a device tells milliseconds in single precision

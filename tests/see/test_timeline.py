@@ -2,7 +2,8 @@
 
 import pytest
 
-from dear_mpi.see.timeline import read_timeline, write_saved
+from dear_mpi.contrib.look import read_timeline
+from dear_mpi.see.timeline import write_saved
 from tests.cli_checks import assert_one_line, invoke
 from tests.timelines import run_of, timeline_of
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dear_mpi.simulate.sweep import buckets_of
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.virtual_trainer import predict

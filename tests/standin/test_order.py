@@ -55,7 +55,7 @@ def test_compute_and_communication_wait_for_each_other(schedule, forgotten, race
     config = Config.of(settings(device="cuda", schedule=schedule, algorithm=algorithm, iterations=2))
     run_world(lambda world: train(config, world), threads=2)
     assert not races
-    monkeypatch.setattr(f"dear_mpi.training.fabric.engine.PlanHandle.{forgotten}", Forgotten(), raising=False)
+    monkeypatch.setattr(f"dear_mpi.training.fabric.live.PlanHandle.{forgotten}", Forgotten(), raising=False)
     with pytest.raises(Exception, match="nothing makes it wait"):
         run_world(lambda world: train(config, world), threads=2)
     assert races

@@ -11,7 +11,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.live import Engine
 from dear_mpi.training.fabric.plan_cost import plan_costs
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.routes.proof import Proof
@@ -32,32 +32,34 @@ class OnHosts(Wrapper):
 class OwnThread(Engine):
     """Carries out what is started on the thread that starts it, or that waits for it."""
 
+    def __init__(self, streams):
+        super().__init__(streams)
+        self.queue, self.items = self, []
+
     def serve(self):
         """Nothing: the thread ends."""
 
-    def submit(self, steps, key, label):
-        handle = super().submit(steps, key, label)
-        wait = handle.wait
-        handle.wait = lambda: (self.run(), wait())
-        return handle
+    def put(self, item):
+        if item is not None:
+            self.items.append(item)
+            _, handle = item
+            wait = handle.wait
+            handle.wait = lambda: (self.run(), wait())
 
     def run(self):
-        while not self.queue.empty():
-            item = self.queue.get()
-            if item is not None:
-                turn, handle = item
-                handle.run(self.log, turn)
-                if turn.ends:
-                    handle.end()
+        while self.items:
+            turn, handle = self.items.pop(0)
+            handle.run(self.log, turn)
+            if turn.ends:
+                handle.end()
 
 
 class Early(OwnThread):
     """As soon as it is started."""
 
-    def submit(self, steps, key, label):
-        handle = super().submit(steps, key, label)
+    def put(self, item):
+        super().put(item)
         self.run()
-        return handle
 
 
 class Late(OwnThread):

@@ -13,8 +13,7 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports import watchdog
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
-from dear_mpi.training import Session, session
-from dear_mpi.training.checkpoints import attendance
+from dear_mpi.training import Session, attendance, session
 from dear_mpi.training.schedules import SCHEDULES
 
 HANGS = {  # what rank 1 does in place of the last steps, and what the others say of it

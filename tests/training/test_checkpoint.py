@@ -15,7 +15,7 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.files import named
 from dear_mpi.training import Session
-from dear_mpi.training.checkpoints.checkpoint import read
+from dear_mpi.training.checkpoint import read
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train

@@ -12,7 +12,6 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.events.profiler import Profiler
-from dear_mpi.training.fabric.order import Chain, Nominal, list_scheduled
 from dear_mpi.training.fabric.virtual import WireCost
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.routes.route import EXTRAS
@@ -21,6 +20,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from dear_mpi.training.schedules.dear import DearEager
+from dear_mpi.training.schedules.schedule import Chain, Nominal, list_scheduled
 from tests.training_checks import settings
 
 FORESEEING = [name for name, kind in SCHEDULES.items() if kind.foresees and kind.take is Schedule.take]  # an order

@@ -180,7 +180,7 @@ def test_a_death_in_the_optimizer(schedule, bucket, monkeypatch):
 
 
 def test_a_death_while_a_state_is_loaded_ends_the_session(monkeypatch):
-    from dear_mpi.training.checkpoints import checkpoint
+    from dear_mpi.training import checkpoint
 
     state = run_loopback(1, lambda each: one_step(each).state())[0]
     plain = checkpoint.broadcast

@@ -6,15 +6,19 @@ import pytest
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import host_streams
-from dear_mpi.training.fabric.engine import Engine
-from tests.training_checks import started
+from dear_mpi.training.fabric.live import Engine
+from tests.training_checks import fabric_on
+
+PLAN = "plan", 0
 
 
 def test_plans_run_in_order_on_another_thread():
     log = []
     with Engine(host_streams()) as engine:
+        fabric = fabric_on(engine)
         handles = [
-            started(engine, lambda n=n: log.append((n, threading.current_thread().name)), f"{n}") for n in range(5)
+            fabric.launch_act(("plan", n), lambda n=n: log.append((n, threading.current_thread().name)), f"{n}")
+            for n in range(5)
         ]
         handles[-1].wait()
     assert log == [(n, "engine") for n in range(5)]
@@ -23,8 +27,9 @@ def test_plans_run_in_order_on_another_thread():
 def test_leaving_finishes_what_was_started_and_ends_the_thread():
     log, gate = [], threading.Event()
     with Engine(host_streams()) as engine:
-        started(engine, gate.wait, "gate")
-        started(engine, lambda: log.append("done"), "last")
+        fabric = fabric_on(engine)
+        fabric.launch_act(PLAN, gate.wait, "gate")
+        fabric.launch_act(PLAN, lambda: log.append("done"), "last")
         gate.set()
     assert log == ["done"]
     assert not engine.thread.is_alive()
@@ -36,9 +41,10 @@ def test_a_failure_is_raised_where_it_is_awaited_and_stops_what_follows():
 
     log = []
     with Engine(host_streams()) as engine:
-        started(engine, lambda: log.append("before"), "before").wait()
-        failed = started(engine, fail, "reduce_scatter of bucket 3")
-        after = started(engine, lambda: log.append("after"), "all_gather of bucket 3")
+        fabric = fabric_on(engine)
+        fabric.launch_act(PLAN, lambda: log.append("before"), "before").wait()
+        failed = fabric.launch_act(PLAN, fail, "reduce_scatter of bucket 3")
+        after = fabric.launch_act(PLAN, lambda: log.append("after"), "all_gather of bucket 3")
         with pytest.raises(CollectiveError, match="reduce_scatter of bucket 3 failed: no such chunk"):
             failed.wait()
         with pytest.raises(

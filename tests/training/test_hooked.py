@@ -1,4 +1,4 @@
-"""A model that runs as a whole: whatever it says, and in whatever order, a schedule sees what a loop would call."""
+"""Passes that others run: whatever they call, and in whatever order, a schedule sees what the loop would call."""
 
 import numpy as np
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.layer import NoLoss
 from dear_mpi.training.buckets.layout import Layout, cut
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
@@ -19,27 +19,24 @@ BUCKETS = cut(LAYOUT, LAYOUT.offsets)
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
 
 
-class Told:
-    """Begins some uses, perhaps several times, and writes all gradients in some order."""
+class Told(Trainer):
+    """Begins some uses, perhaps several times, and writes all gradients in some order, as PyTorch's hooks do."""
 
-    faults = ()
+    begun = completed = ()
 
-    def __init__(self, begun, written):
-        self.begun, self.written = begun, written
-
-    def forward(self, x, trainer):
+    def forward(self, x):
         for use in self.begun:
-            trainer.before_forward(use)
+            self.before_forward(use)
         return x
 
-    def backward(self, dy, trainer):
-        trainer.before_backward(USES - 1)
-        for use in self.written:
-            trainer.wrote(use)
+    def backward(self, dy):
+        self.before_backward(USES - 1)
+        for use in self.completed:
+            self.wrote(use)
 
 
-def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
-    """The hooks that are called, with their uses; by a loop if there is no model."""
+def calls_of(schedule, kind=Trainer, *, accumulate=1, iterations=3):
+    """The hooks that are called, with their uses; by the trainer's loop, or as the kind of trainer runs passes."""
     called = []
 
     class Spy(schedule):
@@ -57,7 +54,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     rules = Rules("spy", BUCKETS, schedule)
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualCall(fabric, number) for number in range(USES)]
-    trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules, model=model, accumulate=accumulate)
+    trainer = kind(uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules, accumulate=accumulate)
     trainer.first = False
     for _ in range(iterations):
         trainer.iteration(np.zeros(2), np.zeros(2), 2)
@@ -74,7 +71,8 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     accumulate=st.integers(1, 2),
 )
 def test_hooks_are_called_in_the_order_of_a_loop(begun, written, schedule, accumulate):
-    hooked = calls_of(SCHEDULES[schedule], Told(begun, written), accumulate=accumulate)
+    kind = type("Hooked", (Told,), {"begun": begun, "completed": written})
+    hooked = calls_of(SCHEDULES[schedule], kind, accumulate=accumulate)
     assert hooked == calls_of(SCHEDULES[schedule], accumulate=accumulate)
 
 
@@ -89,18 +87,18 @@ def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
         def end_backward(self):
             heard.append("end")
 
-    class Model(Told):
-        def backward(self, dy, trainer):
+    class Partly(Told):
+        def backward(self, dy):
             for use, then in ((3, []), (4, [4, 3]), (1, []), (0, []), (2, [2, 1, 0])):
                 heard.clear()
-                trainer.wrote(use)
+                self.wrote(use)
                 assert heard == then
 
     rules = Rules("listens", BUCKETS, Schedule)
     rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualCall(fabric, number) for number in range(USES)]
-    trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules, model=Model([], ()))
+    trainer = Partly(uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules)
     trainer.first = False
     trainer.iteration(np.zeros(2), np.zeros(2), 2)
     assert heard == [2, 1, 0, "end"]

@@ -11,44 +11,39 @@ from dear_mpi.training.runs.config import Config
 
 # t: of T iterations after the warm-up
 CLOSED = {
-    Constant: lambda lr, floor, t, T: lr,
-    Linear: lambda lr, floor, t, T: lr + (floor - lr) * t / T,
-    Cosine: lambda lr, floor, t, T: floor + (lr - floor) * (1 + math.cos(math.pi * t / T)) / 2,  # SGDR, equation 5
+    Constant: lambda lr, t, T: lr,
+    Linear: lambda lr, t, T: lr - lr * t / T,
+    Cosine: lambda lr, t, T: lr * (1 + math.cos(math.pi * t / T)) / 2,  # SGDR, equation 5
 }
 RATES = st.floats(1e-6, 10)
 
 
 @st.composite
 def schedules(draw):
-    """A rate with any warm-up, and its floor."""
+    """A rate with any warm-up."""
     kind, lr = draw(st.sampled_from(list(CLOSED))), draw(RATES)
     iterations = draw(st.integers(1, 200))
-    floor = draw(st.sampled_from([0.0, 0.1, 1.0])) * lr if kind is not Constant else 0.0
-    options = {} if kind is Constant else {"floor": floor}
-    return kind(lr, iterations, draw(st.integers(0, iterations - 1)), **options), floor
+    return kind(lr, iterations, draw(st.integers(0, iterations - 1)))
 
 
 @given(schedules())
-def test_they_have_the_closed_forms(case):
-    rate, floor = case
+def test_they_have_the_closed_forms(rate):
     warmup, whole = rate.warmup, rate.iterations - rate.warmup
     for iteration in range(warmup):
         assert rate(iteration) == pytest.approx(rate.lr * (iteration + 1) / warmup, rel=1e-12)
     for t in range(whole):
-        due = CLOSED[type(rate)](rate.lr, floor, t, whole)
+        due = CLOSED[type(rate)](rate.lr, t, whole)
         assert rate(warmup + t) == pytest.approx(due, rel=1e-12, abs=1e-15 * rate.lr)
 
 
 @given(schedules())
-def test_they_rise_to_lr_and_fall_and_stay_above_zero(case):
-    rate, floor = case
+def test_they_rise_to_lr_and_fall_and_stay_above_zero(rate):
     values = [rate(iteration) for iteration in range(rate.iterations + 10)]
     top = rate.warmup
     assert values[top] == rate.lr
     assert values[: top + 1] == sorted(values[: top + 1])
     assert all(later <= before * (1 + 1e-12) for before, later in zip(values[top:], values[top + 1 :], strict=False))
     assert min(values) > 0
-    assert min(values[top:]) >= floor * (1 - 1e-12)
     assert set(values[rate.iterations :]) == {values[rate.iterations - 1]}, "what comes later has the last one"
 
 
@@ -66,8 +61,6 @@ WRONG = {
     "iterations must be a whole number of at least 1, not 2.0": lambda: Linear(0.1, 2.0),
     "warmup must be a whole number from 0 to 9, as there are 10 iterations, not 10": lambda: Cosine(0.1, 10, 10),
     "warmup must be a whole number from 0 to 9, as there are 10 iterations, not -1": lambda: Constant(0.1, 10, -1),
-    "floor must be from 0 to lr, 0.1, not 0.2": lambda: Cosine(0.1, 10, floor=0.2),
-    "floor must be from 0 to lr, 0.1, not nan": lambda: Linear(0.1, 10, floor=math.nan),
     "learning_rate must be a function of the iteration, counted from 0, not 0.1": lambda: rates_of(0.1),
     "learning_rate must give finite numbers above zero, not 0.0 in iteration 2": lambda: rates_of(lambda i: 2.0 - i),
     "learning_rate must give finite numbers above zero, not inf in iteration 0": lambda: rates_of(lambda i: math.inf),

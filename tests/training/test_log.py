@@ -13,11 +13,11 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.events import Log
-from dear_mpi.training.events.recorder import recorded
 from dear_mpi.training.events.spans import COMPUTE, LANES, WIRE, Iteration, rank_of
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES
+from tests.timelines import recorded
 from tests.training_checks import settings
 
 NONE_S = 1e-9  # what rounding may do to a sum of seconds

@@ -14,12 +14,13 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.fabric.fabric import Rules, ScheduleError
-from dear_mpi.training.fabric.order import Order, Turn, turns_of
+from dear_mpi.training.fabric.fabric import Order, Turn
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.routes import Route, Unpack, Update, all_gather
 from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.dear import DearEager
+from dear_mpi.training.schedules.schedule import turns_of
 from tests.rooms import ROOT
 
 SETTINGS = int(os.environ.get("SETTINGS", "20"))
@@ -70,7 +71,7 @@ def always_broken(self, nominal):
     "options", [{}, {"update": "sharded"}, {"clip": 0.5}, {"wire": "fp32", "update": "sharded"}], ids=str
 )
 def test_the_bits_are_those_of_sequential(ranks, options, monkeypatch):
-    monkeypatch.setattr("dear_mpi.training.fabric.order.PORTION_BYTES", 4096)
+    monkeypatch.setattr("dear_mpi.training.fabric.fabric.PORTION_BYTES", 4096)
     monkeypatch.setattr(DearEager, "orders", always_broken)
     found = run_loopback(ranks, lambda each: trained(each, "dear-eager", **options))
     (broken, turns), expected = found[0], run_loopback(ranks, lambda each: trained(each, "sequential", **options))
@@ -84,7 +85,7 @@ SELDOM = Route("seldom", SHARDED.out, (Update(shard=True), all_gather("values", 
 @pytest.mark.parametrize("route", ["seldom", *(f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("local", "int8"))])
 def test_rounds_and_codes_under_an_order_of_portions(route, monkeypatch):
     """What is not due has no turn of its own; averages, and what is one of several, are not broken off."""
-    monkeypatch.setattr("dear_mpi.training.fabric.order.PORTION_BYTES", 4096)
+    monkeypatch.setattr("dear_mpi.training.fabric.fabric.PORTION_BYTES", 4096)
     monkeypatch.setattr(DearEager, "orders", always_broken)
     monkeypatch.setitem(ROUTES, "seldom", SELDOM)
 

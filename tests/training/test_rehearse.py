@@ -16,9 +16,9 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.fabric import Rules, ScheduleError
-from dear_mpi.training.fabric.order import Order
+from dear_mpi.training.fabric.fabric import Order
+from dear_mpi.training.fabric.live import Engine
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
@@ -406,13 +406,14 @@ def test_an_order_is_kept_on_all_ranks_however_late_they_come(seed):
             return run
 
         with Engine(host_streams()) as engine:
-            engine.follow(keys)
+            fabric = training_checks.fabric_on(engine)
+            fabric.order = fabric.order.replaced(keys)
             for _ in range(5):
                 handles = []
                 for index in delays.sample(range(4), 4):  # each rank in an order of its own
                     time.sleep(delays.random() * 0.002)
                     key = "all_gather", index
-                    handles.append(training_checks.started(engine, plan(key), str(key), key))
+                    handles.append(fabric.launch_act(key, plan(key), str(key)))
                 for handle in handles:
                     handle.wait()
         ran[transport.rank] = log
@@ -434,12 +435,13 @@ def test_same_bits_with_an_order(tmp_path):
 
 def test_the_order_is_not_changed_within_an_iteration():
     with Engine(host_streams()) as engine:
-        engine.follow([("all_gather", 0), ("all_gather", 1)])
-        training_checks.started(engine, lambda: None, "first", ("all_gather", 0)).wait()
+        fabric = training_checks.fabric_on(engine)
+        fabric.order = fabric.order.replaced([("all_gather", 0), ("all_gather", 1)])
+        fabric.launch_act(("all_gather", 0), lambda: None, "first").wait()
         with pytest.raises(ValueError, match="within an iteration: it is the turn of the all_gather of bucket 1"):
-            engine.follow(None)
-        training_checks.started(engine, lambda: None, "second", ("all_gather", 1)).wait()
-        engine.follow(None)
+            fabric.follow(None)
+        fabric.launch_act(("all_gather", 1), lambda: None, "second").wait()
+        fabric.follow(None)
 
 
 @settings(max_examples=50, deadline=None)

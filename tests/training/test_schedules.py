@@ -14,17 +14,15 @@ from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events import Log, times_of, waits_s
-from dear_mpi.training.fabric.engine import PlanHandle
-from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.live import PlanHandle
 from dear_mpi.training.fabric.plan_cost import communication
-from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import TrainingError
 from tests.collective_checks import CountingTransport
-from tests.training_checks import KINDS, SCHEDULE_CASES, schedules_for, settings
+from tests.training_checks import KINDS, SCHEDULE_CASES, fabric_on, schedules_for, settings
 
 
 def digest(threads, **choices):
@@ -173,7 +171,7 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
     engine = SimpleNamespace(streams=SimpleNamespace(compute=clock), log=Log())
-    fabric = LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0), route=FULL, share_out=len), None, engine)
+    fabric = fabric_on(engine)
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0), label="")
     fabric.wait_for(handle)
     fabric.log.begin(0, fabric.now())

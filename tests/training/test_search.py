@@ -16,7 +16,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.training.buckets.layout import Layout
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.fusion.tuning import (

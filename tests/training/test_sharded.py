@@ -10,8 +10,8 @@ from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
+from dear_mpi.training.fabric.fabric import LOSS, VERDICT, Order
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.order import LOSS, VERDICT
 from dear_mpi.training.learning_rate import Cosine
 from dear_mpi.training.routes.find import SHARDED, UPDATES
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
@@ -244,16 +244,15 @@ def test_an_order_of_the_iteration(schedule, clip, monkeypatch):
 
 def test_where_the_gathers_of_an_order_go():
     fabric = object.__new__(LiveFabric)
-    fabric.route, fabric.judged, fabric.followed, followed = SHARDED, False, None, []
-    fabric.engine = type("", (), {"follow": staticmethod(followed.append)})
+    fabric.route, fabric.judged, fabric.followed, fabric.order = SHARDED, False, None, Order()
     order = [("all_reduce", 1), ("all_reduce", 0)]
     fabric.follow(order)
+    whole = [turn.key for turn in fabric.order.turns]
+    assert whole == [LOSS, ("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)]
     fabric.judged = True
     fabric.follow([*order])
-    assert followed == [
-        [LOSS, ("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)],
-        [LOSS, *order, VERDICT, ("all_gather", 0), ("all_gather", 1)],
-    ]
+    whole = [turn.key for turn in fabric.order.turns]
+    assert whole == [LOSS, *order, VERDICT, ("all_gather", 0), ("all_gather", 1)]
 
 
 def test_a_parameter_in_its_own_memory_has_the_values_of_all_shards():

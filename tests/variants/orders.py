@@ -1,6 +1,6 @@
 """In which order: dimensions of a network (Themis), and both parts of a backward pass (Lancet). Priced, not timed."""
 
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import predict

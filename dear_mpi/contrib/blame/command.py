@@ -3,8 +3,8 @@ from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.blame.blamed import BlameError
 from dear_mpi.contrib.blame.blamed import blame as blame_run
 from dear_mpi.contrib.blame.output import as_data, show_blame
+from dear_mpi.contrib.look import read_timeline
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.timeline import read_timeline
 
 FILE = "A timeline of all ranks: FILE.json of train --blame --timeline FILE.json, which keeps 20 iterations."
 FLAGS = argument("file", str, FILE, "FILE.json")

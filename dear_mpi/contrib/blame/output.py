@@ -4,12 +4,12 @@ from typing import Any
 
 from rich.console import Console
 
-from dear_mpi.collectives.transports.wait_policy import shares_cores
 from dear_mpi.contrib.blame.blamed import FAR, MOST, OWN, Blame, Finding
 from dear_mpi.reporting.units import format_bytes, plural
 
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is seen only if the model declares its times."
+SLEEP = "waiting ranks sleep"  # in the name of a transport
 SHARED = "Ranks share cores here: what stands out may be the turns that they take."
 SECOND_S, SHORT_S = 1.0, 0.01  # from there in seconds, else ms; below that two digits
 MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
@@ -68,7 +68,7 @@ def seconds(value: float) -> str:
 
 def as_data(blame: Blame, transport: str) -> dict[str, Any]:
     """Return the key ``blame`` of ``--json``."""
-    return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
+    return asdict(blame) | {"said": sentences(blame) + [SHARED] * (SLEEP in transport)}
 
 
 def show_blame(screen: Console, found: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from ctypes import get_errno
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,8 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
     try:
         descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
         os.close(descriptor)
-        problem = collapse(block)
+        why = os.strerror(get_errno()) if collapse(block) else ""
+        problem = f"none: MADV_COLLAPSE failed: {why}" if why else ""
     except (OSError, AttributeError) as error:
         problem = f"none: {error}"
     # Brackets mark the active word.

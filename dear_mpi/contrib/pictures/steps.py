@@ -111,11 +111,19 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
     axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(written[0].chunks), yticks=ticks(size))
     steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
-    arrivals = [(to, rank, replayed.sent_as(to, rank, last)) for rank, step in steps for to in step.receives]
+    arrivals = [(to, rank, sent_as(replayed, to, rank, last)) for rank, step in steps for to in step.receives]
     if arrivals:
         draw_arrows(axes, arrivals)
     title = f"step {last} fails" if last == replayed.broken else f"after step {last}" if number else "at first"
     axes.set_title(title, fontsize="medium")
+
+
+def sent_as(replayed: Replayed, receive: Receive, rank: int, number: int) -> range:
+    """Return the peer's chunks that a receive brings; its chunks here if no send matches."""
+    of_peer = [each for each in replayed.programs[rank].steps[number].receives if each.peer == receive.peer]
+    sent = [send.chunks for send in replayed.programs[receive.peer].steps[number].sends if send.peer == rank]
+    at = of_peer.index(receive)
+    return sent[at] if at < len(sent) else receive.chunks
 
 
 def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> None:

@@ -28,7 +28,7 @@ from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
 from dear_mpi.training.events import EXCHANGE, Record, fold, middle
 from dear_mpi.training.events.profile import Profile, Tensor, Use
-from dear_mpi.training.fabric.order import SUMS
+from dear_mpi.training.fabric.fabric import SUMS
 from dear_mpi.training.fabric.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.virtual import Costs, Price
 from dear_mpi.training.group import WorkerGroup

@@ -12,7 +12,7 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.events import KEPT
-from dear_mpi.training.events.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
+from dear_mpi.training.events.spans import COMPUTE, ClocksError, Rank, Recording, Timeline, common, merged, rank_of
 from dear_mpi.training.session import Session
 
 Show: TypeAlias = Callable[[Timeline], object]  # writes it to files, for example
@@ -21,16 +21,11 @@ FACTS = (
 )
 
 
-def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
-    """Flush and return the last iterations of all ranks as a run, by the clock of rank 0. Collective.
-
-    A ``clock`` made before knows the drift. Raises ClocksError, or ValueError without an iteration.
-    """
-    return merged(record(session, name, clock, kept=kept))
-
-
 def record(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> list[Recording]:
-    """Record each rank by its own clock. Collective."""
+    """Flush and record the last iterations of each rank by its own clock. Collective.
+
+    A ``clock`` made before knows the drift. Raises ValueError without an iteration.
+    """
     session.flush()
     transport, compute = session.world.transport, session.group.streams.compute
     if session.group.fabric.log.last.end is None:

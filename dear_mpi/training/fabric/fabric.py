@@ -4,10 +4,14 @@
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-``Fabric`` decides which stages are due, on which thread. ``Rules`` record the state of every bucket and refuse steps
-that would change the parameters:
+``Fabric`` decides which stages are due, on which thread; ``Order`` when the engine runs them. All ranks must run the
+same collectives in the same order, or they hang. First in, first out suffices if all ranks start alike. An order
+decided in advance puts urgent collectives first even if they are ready last. It may interrupt a collective, which then
+has a turn for each portion (``collectives/lowering/messages.py``).
 
-    a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
+No rank can deadlock: take a stuck rank that has come least far, to the k-th collective. No other rank keeps it waiting,
+so its schedule has not started the k-th, and waits for a later one. That depends only on the schedule, not on time: the
+virtual fabric detects it and refuses the schedule.
 """
 
 from __future__ import annotations
@@ -15,28 +19,70 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from dear_mpi.collectives.lowering.messages import Portion
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.events import Log
-from dear_mpi.training.fabric.order import (
-    SUMS,
-    VERDICT,
-    Delayed,
-    Handle,
-    Key,
-    Sequenced,
-    Step,
-    Steps,
-    Turn,
-    completed,
-    sliced,
-)
-from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.events import EXCHANGE, Log
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
-from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
+from dear_mpi.training.routes.stages import ENGINE, LOOK, Collective, Stage, Update
+
+if TYPE_CHECKING:
+    from dear_mpi.training.fabric.rules import Rules
+
+Key: TypeAlias = tuple[str, int]  # a collective and a bucket's index; or an exchange and a layer call
+LOSS: Key = ("loss", 0)  # the sum over ranks, started after the forward pass
+VERDICT: Key = ("verdict", 0)  # the global gradient check, after the last reduction
+SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # without a bucket
+
+
+class Turn(NamedTuple):
+    """Name a bucket's collective, or a portion of it."""
+
+    collective: str
+    bucket: int
+    portion: Portion = WHOLE
+
+    @property
+    def key(self) -> Key:
+        return self[:2]
+
+    @property
+    def begins(self) -> bool:
+        return self.portion.first == 0
+
+    @property
+    def ends(self) -> bool:
+        return self.portion.last == self.portion.of
+
+
+Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key: the whole collective
+
+
+class Step(NamedTuple):
+    kind: str  # name and bucket as in the log, like the next two
+    number: int
+    what: object
+    act: Any  # the action; on the virtual fabric its seconds
+
+
+Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
+
+
+class Delayed(NamedTuple):
+    """Hold a layer call that has yet to write its weight gradients."""
+
+    call: int
+    write: Callable[[], None]
+
+
+@dataclass(eq=False)
+class Handle:
+    key: Key
+    label: str  # in logs and errors
+    # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.
+    steps: Steps | None
 
 
 class Fabric(ABC):
@@ -50,7 +96,7 @@ class Fabric(ABC):
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged = route, log, judged
-        self.iteration = 0
+        self.iteration, self.order = 0, Order()
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
@@ -67,12 +113,12 @@ class Fabric(ABC):
         self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
 
     @abstractmethod
-    def submit(self, key: Key, label: str, steps: Steps) -> Handle:
-        """Let the engine run these steps in each turn of a key."""
+    def handle(self, key: Key, label: str, steps: Steps | None) -> Any:
+        """Return a new handle; without steps it is over."""
 
     @abstractmethod
-    def finished(self, key: Key, label: str) -> Handle:
-        """Return a handle that is over."""
+    def carry(self, turn: Turn, handle: Any) -> None:
+        """Let the engine run a turn's steps, after those of earlier calls."""
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
@@ -81,10 +127,6 @@ class Fabric(ABC):
     @abstractmethod
     def run(self, stage: Stage, bucket: Bucket, factor: float) -> None:
         """Run a stage on this thread."""
-
-    @abstractmethod
-    def put_in_order(self, order: Sequenced | None) -> None:
-        """Set the engine's order; None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -119,7 +161,8 @@ class Fabric(ABC):
             return
         self.followed = order
         returns = len(self.route.jobs["all_reduce"]) > 1
-        self.put_in_order(None if order is None else completed(order, judged=self.judged, returns=returns))
+        turns = None if order is None else completed(order, judged=self.judged, returns=returns)
+        self.order = self.order.replaced(turns)
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
@@ -139,7 +182,7 @@ class Fabric(ABC):
         else:
             if stages:
                 self.late[bucket] = self.launch(key, stages, bucket, back=not reducing)
-            handle = self.finished(key, f"{collective} of {bucket}")
+            handle = self.handle(key, f"{collective} of {bucket}", None)
         self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)
@@ -195,6 +238,13 @@ class Fabric(ABC):
         label = label or SUMS[key]
         return self.submit(key, label, lambda turn: [Step(*key, label, act)])
 
+    def submit(self, key: Key, label: str, steps: Steps) -> Handle:
+        """Let the engine run these steps in each turn of a key, and others whose turn then comes."""
+        handle: Handle = self.handle(key, label, steps)
+        for turn, each in self.order.submit(key, handle):
+            self.carry(turn, each)
+        return handle
+
     def due(self, stages: Sequence[Stage], bucket: Bucket) -> Sequence[Stage]:
         if self.route.steady:
             return stages
@@ -239,158 +289,92 @@ class Fabric(ABC):
         return 1.0 if self.verdict is None else self.verdict.factor
 
 
-class ScheduleError(ValueError):
-    """Report a schedule that would train wrongly, or hang."""
+class Order:
+    """Decide which collective has its turn.
 
+    ``turns``: of every iteration; None for first in, first out.
 
-@dataclass
-class Entry:
-    missing: set[int] = field(default_factory=set)  # layer calls that have not run backward
-    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
-    awaited: set[str] = field(default_factory=set)
-    updated: bool = True
+    >>> order = Order([("all_gather", 0), ("all_gather", 1)])
+    >>> order.submit(("all_gather", 1), "early"), [item for _, item in order.submit(("all_gather", 0), "late")]
+    ([], ['late', 'early'])
+    """
 
-
-class Rules:
-    """Check one schedule: a class, or any object with ``collectives`` and ``extras``."""
-
-    def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
-        self.name, self.buckets, self.schedule = name, buckets, schedule
-        self.collectives, self.extras = schedule.collectives, schedule.extras
-        self.judged, self.route = judged, route
-        self.reduced = 0
-        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
-        self.entries = {bucket: Entry() for bucket in buckets}
-        self.iteration = 0
-        self.point: tuple[str, tuple[int, ...]] = ("", ())
-
-    def another(self) -> Rules:
-        return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
-
-    def refuse(self, what: str) -> NoReturn:
-        raise ScheduleError(f"schedule {self.name!r} {what} (in {self.where} of iteration {self.iteration})")
+    def __init__(self, turns: Sequenced | None = None) -> None:
+        self.turns = whole(turns)
+        self.known: set[Key] = set()
+        for collective, bucket, _ in reversed(self.turns or ()):
+            if collective == "all_gather" and ("reduce_scatter", bucket) in self.known:
+                raise ValueError(f"the order lets the all_gather of bucket {bucket} go before its reduce_scatter")
+            self.known.add((collective, bucket))
+        self.position = 0
+        self.waiting: dict[Key, Any] = {}
 
     @property
-    def where(self) -> str:
-        return f"{self.point[0]}({', '.join(map(str, self.point[1]))})" if self.point[0] else "its order"
+    def next(self) -> str:
+        return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
-    def follow(self, order: Sequenced | None) -> None:
-        """Check an order: the global gradient check must come after the last reduction."""
-        given = None if order is None else tuple(order)
-        if given == self.followed:  # checked in an earlier iteration
-            return
-        if order is not None and not self.are_all(order):
-            allowed = "a list of all pairs of a collective and the index of a bucket, each once, or in all its portions"
-            self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
-        backs = [not reduces(collective) for collective, *_ in order or ()]
-        if self.judged and backs != sorted(backs):
-            what = "after which clipping, loss scaling or a statistic looks at all gradients"
-            self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
-        self.followed = given
+    def submit(self, key: Key, item: Any) -> list[tuple[Turn, Any]]:
+        """Take an item; return the turns that can now run, with their items.
 
-    def before_layer(self, call: int) -> None:
-        for bucket in self.buckets.needed_by(call):
-            entry = self.entries[bucket]
-            if not entry.updated:
-                lacks = "has not been updated" if entry.awaited else "was not waited for"
-                self.refuse(f"lets layer {call} run though {bucket} {lacks}")
+        An exchange needs no turn: all ranks submit it at the same place.
+        """
+        if self.turns is None or key[0] == EXCHANGE:
+            return [(Turn(*key), item)]
+        if key not in self.known or key in self.waiting:
+            what = "is waiting for its turn" if key in self.waiting else "is not in the order of the iteration"
+            raise ValueError("the {} of bucket {} was started, but {}".format(*key, what))
+        self.waiting[key] = item
+        come = []
+        while (turn := self.turns[self.position]).key in self.waiting:
+            come.append((turn, self.waiting.pop(turn.key) if turn.ends else self.waiting[turn.key]))
+            self.position = (self.position + 1) % len(self.turns)
+        return come
 
-    def wrote(self, call: int) -> None:
-        for bucket in self.buckets.needed_by(call):
-            if self.entries[bucket].updated:
-                self.entries[bucket] = Entry(missing=set(bucket.calls), updated=False)
-            entry = self.entries[bucket]
-            if entry.started:
-                started = next(iter(entry.started))
-                self.refuse(f"has started the {started} of {bucket} before layer {call} wrote its gradients")
-            entry.missing.discard(call)
+    def replaced(self, turns: Sequenced | None) -> Order:
+        """Return this order if equal, else a new one; ValueError within an iteration."""
+        if self.turns == whole(turns):
+            return self
+        if self.waiting or self.position:
+            raise ValueError(f"the order cannot be changed within an iteration: it is the turn of {self.next}")
+        return Order(turns)
 
-    def start(self, collective: str, bucket: Bucket) -> None:
-        entry, reducing = self.entries.get(bucket), reduces(collective)
-        if collective not in self.collectives:
-            allowed = ", ".join(self.collectives) or "none"
-            self.refuse(f"starts the {collective} of {bucket}, which is not among its collectives, {allowed}")
-        if entry is None:
-            self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
-        if collective in entry.started or (reducing and entry.started):
-            self.refuse(f"starts the {collective} of {bucket} after its {[*entry.started][-1]}, once too often")
-        if not reducing and [*entry.started] != ["reduce_scatter"]:
-            self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
-        if not reducing and self.route.updates_under_way and self.followed is None:
-            self.check_judged(f"starts the all_gather of {bucket}")
-        if entry.updated or entry.missing:
-            missing = ", ".join(map(str, sorted(entry.missing or set(bucket.calls))))
-            self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
-        self.reduced += reducing
 
-    def started(self, handle: Handle) -> None:
-        collective, index = handle.key
-        self.entries[self.buckets[index]].started[collective] = handle
+def whole(turns: Sequenced | None) -> tuple[Turn, ...] | None:
+    return None if turns is None else tuple(Turn(*turn) for turn in turns)
 
-    def start_extra(self, extra: str, bucket: Bucket) -> None:
-        if extra not in self.extras:
-            allowed = ", ".join(self.extras) or "none"
-            self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
-        entry = self.entries.get(bucket)
-        if EXTRAS[extra].buffer == "values" and (entry is None or not (entry.updated or entry.missing)):
-            self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
-    def awaited(self, handle: Handle) -> None:
-        """Record a wait; collectives of earlier iterations do not count."""
-        collective, index = handle.key
-        if (entry := self.entries[self.buckets[index]]).started.get(collective) is handle:
-            entry.awaited.add(collective)
+def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
+    """Add the loss at the start; the check (``judged``) after all reductions.
 
-    def update(self, bucket: Bucket) -> None:
-        entry = self.entries.get(bucket)
-        if entry is None or entry.updated:
-            self.refuse(f"updates {bucket}, which has no new gradients")
-        if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
-            found = f"its {[*entry.started][-1]} was waited for" if entry.started else "its gradients were reduced"
-            self.refuse(f"updates {bucket} before {found}")
-        self.check_judged(f"updates {bucket}")
-        entry.updated = True
+    If ``returns``, a way back that no schedule starts follows each all_reduce, or the check.
+    """
+    backs: dict[Key | Turn, Key] = {}
+    if returns:
+        backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
+    if judged:
+        last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
+        return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *sorted(backs.values())]
+    found: list[Key | Turn] = [LOSS]
+    for each in order:
+        found += [each, backs[each]] if each in backs else [each]
+    return found
 
-    def check_judged(self, what: str) -> None:
-        """Check that all reductions are on their way before a global check lets gradients be used."""
-        if self.judged and self.reduced % len(self.entries):
-            self.refuse(
-                f"{what} before all buckets are on their way, which clipping, loss scaling or a statistic needs"
-            )
 
-    def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Check that all buckets are on their way, and nothing is ``delayed``."""
-        if delayed:
-            layers = ", ".join(map(str, delayed))
-            self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
-        for bucket, entry in self.entries.items():
-            if not entry.updated and not entry.started:
-                self.refuse(f"forgets {bucket}: it has started no collective for it")
-        self.iteration += 1
+def sliced(turn: Turn, stages: Sequence[Stage]) -> list[Stage]:
+    """Select a turn's stages: before the collective in the first turn, after it in the last."""
+    at = next((number for number, stage in enumerate(stages) if isinstance(stage, Collective)), len(stages))
+    before, after = stages[:at] if turn.begins else (), stages[at + 1 :] if turn.ends else ()
+    return [*before, *stages[at : at + 1], *after]
 
-    @property
-    def idle(self) -> bool:
-        return all(each.updated for each in self.entries.values())
 
-    @property
-    def all_started(self) -> bool:
-        last = {"all_reduce", "all_gather"}
-        return all(entry.updated or last & entry.started.keys() for entry in self.entries.values())
+PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s: the longest wait of an urgent collective
+MOST_PORTIONS = 1024  # of 2 GiB: an order, a list, is tried several times
 
-    def flushed(self) -> None:
-        for bucket, entry in self.entries.items():
-            if not entry.updated:
-                self.refuse(f"forgets {bucket}: it has not updated it")
 
-    def are_all(self, order: Sequenced) -> bool:
-        """Tell whether an order has each collective once, or its portions in sequence."""
-        due = {(collective, bucket.index): 0 for collective in self.collectives for bucket in self.buckets}
-        try:
-            for turn in (Turn(*each) for each in order):
-                first, last, of = turn.portion
-                if due.get(turn.key) != first or not first < last <= of:
-                    return False
-                due[turn.key] = -1 if last == of else last
-        except TypeError:
-            return False
-        return all(done == -1 for done in due.values())
+def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
+    """Return the most portions of a collective: each has a segment of every chunk.
+
+    >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
+    (1, 2, 1)
+    """
+    return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes)), MOST_PORTIONS))

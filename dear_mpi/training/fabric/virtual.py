@@ -19,8 +19,8 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.buckets.layout import Bucket, Cut, Layout, cut
 from dear_mpi.training.events import Event, Log
-from dear_mpi.training.fabric.fabric import Fabric, Rules
-from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Steps
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Steps, Turn
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective, Stage, Update
 
@@ -127,10 +127,6 @@ class VirtualFabric(Fabric):
         self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier ones are not predicted
         self.clock_s: Any = 0.0  # of all ranks or of each
         self.engine_free_s = 0.0
-        self.order: Order[VirtualHandle] = Order(None)
-
-    def put_in_order(self, order: Sequenced | None) -> None:
-        self.order = self.order.replaced(order)
 
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> float:
         """Return a stage's seconds; packing, unpacking and the codes' fallback are free."""
@@ -144,22 +140,19 @@ class VirtualFabric(Fabric):
             seconds = seconds + self.costs.update_seconds(stage.elements(*self.costs.work_of(bucket)))
         return self.costs.compute(seconds)
 
-    def submit(self, key: Key, label: str, steps: Steps) -> VirtualHandle:
-        handle = VirtualHandle(key, label, steps, self.clock_s)
-        for turn, each in self.order.submit(key, handle):
-            assert each.steps is not None, "it is not over"
-            begin_s = max(self.engine_free_s, last(each.submitted_s) + self.costs.start_s)
-            since_s = each.submitted_s
-            for kind, number, what, seconds in each.steps(turn):
-                event = self.log.carried(kind, number, begin_s, begin_s + seconds, what, since=since_s)
-                begin_s, since_s = begin_s + seconds, None
-            self.engine_free_s = begin_s
-            if turn.ends:
-                each.event, each.steps = event, None
-        return handle
+    def handle(self, key: Key, label: str, steps: Steps | None) -> VirtualHandle:
+        return VirtualHandle(key, label, steps, self.clock_s, Event(*key, 0.0, 0.0) if steps is None else None)
 
-    def finished(self, key: Key, label: str) -> VirtualHandle:
-        return VirtualHandle(key, label, None, self.clock_s, Event(key[0], key[1], 0.0, 0.0))
+    def carry(self, turn: Turn, handle: VirtualHandle) -> None:
+        assert handle.steps is not None, "it is not over"
+        begin_s = max(self.engine_free_s, last(handle.submitted_s) + self.costs.start_s)
+        since_s = handle.submitted_s
+        for kind, number, what, seconds in handle.steps(turn):
+            event = self.log.carried(kind, number, begin_s, begin_s + seconds, what, since=since_s)
+            begin_s, since_s = begin_s + seconds, None
+        self.engine_free_s = begin_s
+        if turn.ends:
+            handle.event, handle.steps = event, None
 
     def block(self, handle: VirtualHandle) -> None:
         if handle.event is None:

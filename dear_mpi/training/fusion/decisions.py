@@ -8,16 +8,16 @@ from all ranks, and compare their decisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.training.buckets.layout import Cut
 from dear_mpi.training.buckets.owners import MEASURED, measured
-from dear_mpi.training.fabric.order import Sequenced
+from dear_mpi.training.fabric.fabric import Sequenced
 from dear_mpi.training.fabric.virtual import Costs, whole_cost
 from dear_mpi.training.fusion import USUAL, PassTimes, Tuning, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 TIMED = 2  # iterations, after the first one
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Hold the initial plan of a fusion."""
 
     fusion: str  # the policy that the user asked for
@@ -56,12 +55,6 @@ class Decisions:
         self.own_s: list[float] = []  # of this rank's layers, until rank speeds are decided
         self.tuning = Tuning(group.options.fusion)
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # decided before
-
-    def first_cut(self, fusion: str) -> Cut:
-        """Return the first buckets. Not collective. Raises as ``planned``."""
-        start = self.planned(fusion)
-        self.begin(start)
-        return start.buckets
 
     def planned(self, fusion: str) -> Start:
         """Return the initial plan of a fusion, after a dry run of all schedules with its buckets. Not collective.
@@ -106,7 +99,8 @@ class Decisions:
         self.group.cut(found[0].buckets)
         self.begin(found[0])
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: Start) -> Cut:
+        """Follow a plan; return its buckets. Not collective."""
         self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, Profiler | None] = {}
         for name, schedule in self.group.schedules.items():
@@ -115,6 +109,7 @@ class Decisions:
                 self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = None
+        return start.buckets
 
     def prepare_turns(self) -> None:
         """Make the plans for the orders of all schedules."""

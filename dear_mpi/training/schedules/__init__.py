@@ -1,70 +1,47 @@
 """Decide when each bucket communicates: a file per family of schedules."""
 
-from collections import ChainMap, UserDict
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from dear_mpi.collectives.program.user_file import (
     WithExtras,
     is_in_file,
     load,
     load_extra,
-    load_place,
     source_of,
     telling,
 )
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
-from dear_mpi.training.fabric.order import Nominal
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.schedules.schedule import Schedule
-
-if TYPE_CHECKING:
-    from dear_mpi.training.schedules.dear import Dear
-    from dear_mpi.training.schedules.sharded import Fsdp
-    from dear_mpi.training.schedules.wfbp import Sequential, Wfbp
+from dear_mpi.training.schedules.dear import Dear, DearEager
+from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
+from dear_mpi.training.schedules.schedule import Nominal, Schedule
+from dear_mpi.training.schedules.sharded import Fsdp, Zero
+from dear_mpi.training.schedules.wfbp import ByteScheduler, Ddp, Horovod, MgWfbp, Sequential, Wfbp
 
 __all__ = ["BASELINE", "SCHEDULES", "Dear", "Fsdp", "Nominal", "Schedule", "Sequential", "Wfbp"]
 __all__ += ["find_schedules", "own_fusion"]
 
-
-class Places(UserDict[str, Any]):
-    """Import a schedule, ``module:name``, when it is asked for."""
-
-    def __getitem__(self, name: str) -> type[Schedule]:
-        found = self.data[name]
-        if isinstance(found, str):
-            found = self.data[name] = load_place(f"{__name__}.{found}")
-        return cast("type[Schedule]", found)
-
-
-SCHEDULES = Places(
-    {
-        "sequential": "wfbp:Sequential",
-        "wfbp": "wfbp:Wfbp",
-        "ddp": "wfbp:Ddp",
-        "mg-wfbp": "wfbp:MgWfbp",
-        "horovod": "wfbp:Horovod",
-        "bytescheduler": "wfbp:ByteScheduler",
-        "zero": "sharded:Zero",
-        "fsdp": "sharded:Fsdp",
-        "dear": "dear:Dear",
-        "dear-eager": "dear:DearEager",
-    }
-)
-ROUNDS = Places({"local": "local:Local", "post-local": "local:PostLocal", "diloco": "local:DiLoCo"})
+SCHEDULES: dict[str, type[Schedule]] = {
+    "sequential": Sequential,
+    "wfbp": Wfbp,
+    "ddp": Ddp,
+    "mg-wfbp": MgWfbp,
+    "horovod": Horovod,
+    "bytescheduler": ByteScheduler,
+    "zero": Zero,
+    "fsdp": Fsdp,
+    "dear": Dear,
+    "dear-eager": DearEager,
+}
+ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
 MINE = "MySchedule"
 BASELINE = "wfbp"  # of predicted speed-ups
-
-
-def __getattr__(name: str) -> type[Schedule]:
-    """Load a public name when it is asked for."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return SCHEDULES[name.lower()]
 
 
 def published(name: str) -> type[Schedule]:

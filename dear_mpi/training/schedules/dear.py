@@ -15,9 +15,46 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; pr
 from collections.abc import Sequence
 
 from dear_mpi.training.buckets.layout import Bucket
-from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.order import Key, Nominal, Sequenced, chains_of, list_scheduled, turns_of
-from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Late
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Sequenced
+from dear_mpi.training.schedules.schedule import (
+    CollectiveSeconds,
+    Nominal,
+    Schedule,
+    chains_of,
+    list_scheduled,
+    turns_of,
+)
+
+
+class BackPipe(Schedule):
+    """Start a bucket's reduce-scatter at its last gradient."""
+
+    collectives = ("reduce_scatter", "all_gather")
+
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
+            self.fabric.start("reduce_scatter", bucket)
+
+
+class Late(Schedule):
+    """Await collectives right before a layer needs them, then update it."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.under_way: dict[Bucket, Handle] = {}
+
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
+            self.finish(bucket)
+
+    def finish(self, bucket: Bucket) -> None:
+        if (handle := self.under_way.pop(bucket, None)) is not None:
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
+
+    def flush(self) -> None:
+        for bucket in self.fabric.buckets:
+            self.finish(bucket)
 
 
 class FeedPipe(Late):
@@ -52,7 +89,7 @@ class Dear(BackPipe, FeedPipe):
 class DearEager(Dear):
     """Let both halves of the first buckets overtake late reduce-scatters.
 
-    List scheduling decides once, from measured times (``fabric/order.py``): a heuristic, so the virtual fabric compares
+    List scheduling decides once, from measured times (``schedule.py``): a heuristic, so the virtual fabric compares
     an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling must
     first see all gradients, gathers come last.
     """

@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any, ClassVar
 
 from dear_mpi.training.buckets.layout import Bucket
-from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Options, Schedule, yes_or_no
+from dear_mpi.training.fabric.fabric import Fabric, Handle
+from dear_mpi.training.schedules.dear import BackPipe, Dear
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Options, Schedule, yes_or_no
 
 
 class Zero(BackPipe):

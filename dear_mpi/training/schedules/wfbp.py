@@ -12,9 +12,16 @@ from typing import ClassVar
 
 from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.buckets.layout import Bucket
-from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.order import Key, Nominal, chains_of, list_scheduled
-from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options, Schedule
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key
+from dear_mpi.training.schedules.dear import Late
+from dear_mpi.training.schedules.schedule import (
+    CollectiveSeconds,
+    Nominal,
+    Options,
+    Schedule,
+    chains_of,
+    list_scheduled,
+)
 
 
 class Sequential(Schedule):

@@ -8,7 +8,7 @@ from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.buckets.layout import Bucket, Cut, Layout
 from dear_mpi.training.events import KEPT
 from dear_mpi.training.events.spans import COMPUTE, WIRE, Run, rank_of
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.routes.stages import Collective

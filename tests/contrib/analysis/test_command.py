@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dear_mpi.see.timeline import read_timeline
+from dear_mpi.contrib.look import read_timeline
 from tests.bench.readers import read_table
 from tests.cli_checks import assert_one_line, invoke, succeed
 

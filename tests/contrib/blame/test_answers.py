@@ -12,8 +12,9 @@ from dear_mpi.contrib.blame.blamed import FEWEST, blame
 from dear_mpi.contrib.blame.causes import Suspects
 from dear_mpi.contrib.blame.graph import Link, Sort
 from dear_mpi.contrib.blame.job import Blamer
+from dear_mpi.contrib.look import read_timeline
 from dear_mpi.ranks.world import run_world
-from dear_mpi.see.timeline import TimelineFiles, read_timeline
+from dear_mpi.see.timeline import TimelineFiles
 from dear_mpi.training.events.recorder import first_noted, without_notes_before
 from dear_mpi.training.events.spans import Iteration, Rank
 from dear_mpi.training.runs.config import Config

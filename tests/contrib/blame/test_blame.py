@@ -14,19 +14,20 @@ from dear_mpi.contrib.blame.graph import Graph, replay
 from dear_mpi.contrib.blame.job import declared_of
 from dear_mpi.contrib.blame.output import as_data, sentences
 from dear_mpi.contrib.blame.threads import HELD, MainThread
+from dear_mpi.contrib.look import read_timeline
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline import read_timeline, write_saved
+from dear_mpi.see.timeline import write_saved
 from dear_mpi.training.buckets.layout import Bucket, Cut
-from dear_mpi.training.events.recorder import recorded
 from dear_mpi.training.events.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
-from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs, of_rank
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
+from tests.timelines import recorded
 
 RANKS, ITERATIONS = 4, 20
 SEEDS = 20 if os.environ.get("EVERY") else 4

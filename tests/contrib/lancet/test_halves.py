@@ -10,7 +10,7 @@ from dear_mpi.models.layers import Dense, Gelu, Reshape, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session
-from dear_mpi.training.fabric.fabric import Rules, ScheduleError
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Wfbp

@@ -14,12 +14,12 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.events.profiler import Profiler
-from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.fabric.order import Nominal
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, Dear, Fsdp
+from dear_mpi.training.schedules.schedule import Nominal
 from dear_mpi.training.virtual_trainer import predict, rehearse
 from tests.training_checks import cut_of
 

@@ -3,6 +3,9 @@
 import matplotlib
 import pytest
 
+from dear_mpi.collectives import programs
+from dear_mpi.contrib.pictures.steps import sent_as
+from dear_mpi.see.explain import Replayed
 from tests.cli_checks import invoke
 from tests.see.test_explain import RING_THAT_BREAKS
 
@@ -63,3 +66,15 @@ def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, monkeypatch)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("algorithm", "collective"), [("ring", "all_reduce"), ("pairwise", "all_to_all")])
+def test_arrows_begin_where_chunks_are_sent_from(algorithm, collective):
+    """On the sender's row, and the chunk that it names; they end where the receiver stores it."""
+    replayed = Replayed.of(programs(algorithm, collective, 5))
+    for program in replayed.programs:
+        for number, step in enumerate(program.steps):
+            for receive in step.receives:
+                sent = sent_as(replayed, receive, program.rank, number)
+                moved = collective == "all_to_all"
+                assert sent == (range(program.rank, program.rank + 1) if moved else receive.chunks)

@@ -11,11 +11,11 @@ from dear_mpi.collectives.plans.notes import KINDS
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.events.recorder import recorded
 from dear_mpi.training.events.spans import Timeline
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.cli_checks import succeed
+from tests.timelines import recorded
 from tests.trace_schema import INSTANT_US, assert_schema
 from tests.training_checks import settings
 
