@@ -17,9 +17,10 @@ from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
 from dear_mpi.training.fabric.order import Step
-from dear_mpi.training.routes.wires import CODES
+from dear_mpi.training.routes.wires import WIRES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
+from tests.rooms import DELETED
 
 README = str(Path(__file__).parent.parent / "README.md")
 
@@ -32,23 +33,19 @@ def started(engine, run, label, key=("plan", 0)):
     return engine.submit(key, label, lambda turn: [Step(*key, label, run)])
 
 
-OF_EXTRAS = {"acp", "powersgd", "noise", "sketch", "fixed32"}  # wires
-
-
 def installed(*cases):
     """Those of these cases whose wire and model are there: extras may be deleted.
 
     A case, or its first item, is a wire, or choices with one.
     """
 
-    lacking = (OF_EXTRAS - set(CODES)) | ({"cnn", "gpt"} - set(ALL_MODELS))
-
-    def used(case):
+    def lacks(case):
         first = case if isinstance(case, str | dict) else case[0]
         choices = first if isinstance(first, dict) else {"wire": first}
-        return {(choices.get("wire") or "").partition(":")[0], choices.get("model")}
+        wire = (choices.get("wire") or "fp32").partition(":")[0]
+        return ("wires" in DELETED and wire not in WIRES) or choices.get("model") in {"cnn", "gpt"} - set(ALL_MODELS)
 
-    return [case for case in cases if not used(case) & lacking]
+    return [case for case in cases if not lacks(case)]
 
 
 SCHEDULE_CASES = installed(

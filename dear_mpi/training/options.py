@@ -67,9 +67,9 @@ class Exchange(Declared):
     """Choose how an iteration sends gradients."""
 
     wire: str | None = option(
-        f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
-        "are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are compressed, "
-        "between hosts.",
+        f"Wire format of gradients: {', '.join(WIRES)}, or one of an extra, such as int4, topk:1% or powersgd:4. Lost "
+        "parts are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are "
+        "compressed, between hosts.",
         None,
         shown="the type of the parameters",
     )

@@ -26,12 +26,12 @@ from dear_mpi.training.routes.stages import (
 )
 
 if TYPE_CHECKING:
-    from dear_mpi.training.routes.codes import Decode, Encode, InRows, Recall
+    from dear_mpi.training.routes.codes import Decode, Encode, InRows, Recall, WithErrors
     from dear_mpi.training.routes.wires import Blocks, Kind, coded, share, whole
 
 __all__ = ["ENGINE", "MAIN", "Act", "Blocks", "BucketMemory", "Decode", "Encode", "InRows", "Memory", "Pack", "Payload"]
 __all__ += ["Recall", "Route", "Shape", "Stage", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
-__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]
+__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "WithErrors", "coded", "reduce_scatter", "share", "whole"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,30 +6,20 @@
 A sum is encoded once: at each hop of a ring, the error would grow as the root of the number of hops. ``between hosts``,
 a rank encodes the host's sums of the shards that it serves (``collectives/program/hosts.py``).
 
-A selection adds up, because all ranks send the same elements I of a bucket:
-
-    out    add the waiting gradients, take elements I: codes | reduce_scatter codes
-    back   all_gather codes | update the elements I by their sums
-
-A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error buffer. State is
-updated only for I: with momentum .9 and error feedback, training diverged otherwise.
-
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
-SGD, Interspeech 2014; at the owner: Tang et al., DoubleSqueeze, arXiv 1905.05957. Selections: Eghlidi and Jaggi, arXiv
-2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
+SGD, Interspeech 2014; at the owner: Tang et al., DoubleSqueeze, arXiv 1905.05957.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 from dear_mpi.collectives.program.hosts import served, servers
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype
-from dear_mpi.kernels.optimizer import CALL_COST
-from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes.route import ROW_BYTES, Payload
-from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage, Update
+from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage
 
 
 class Wire(Protocol):
@@ -219,67 +209,3 @@ class Recall(Stage):
 
     def __str__(self) -> str:
         return f"recall {self.error}"
-
-
-class Selection(Payload):
-    """Give each selected element one of the buffer, in the type of gradients. ``wire``: see ``RandomK``."""
-
-    adds_up: ClassVar[bool] = True
-
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
-
-    def places(self, bucket: BucketMemory) -> Array:
-        found: Array = self.wire.places(bucket.buffer("gradients").size, (bucket.begin, bucket.own_updates))
-        return found
-
-
-class Select(WithErrors, Selection):
-    """Select elements of gradients plus ``error``, the buffer of those waiting."""
-
-    act: ClassVar[str] = "encode"
-
-    def prove(self, memory: Memory) -> None:
-        self.prove_at(memory, memory.places)
-
-    def bind(self, bucket: BucketMemory) -> Act:
-        gradients, codes = bucket.buffer("gradients"), bucket.buffer(self.codes)
-        waiting = gradients if self.error is None else bucket.buffer(self.error)
-        xp: Any = array_module(codes)
-        kept = self.wire.kept(gradients.size)
-        codes[kept:] = 0
-
-        def select(factor: float) -> None:
-            if waiting is not gradients:
-                waiting[...] += gradients
-            places = self.places(bucket)
-            codes[:kept] = waiting[places]
-            waiting[places] = 0
-            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # now, not when it is drawn
-
-        return select
-
-    def __str__(self) -> str:
-        return f"select gradients to {self.codes}{f', with {self.error}' if self.error else ''}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateSelected(Update, Selection):
-    act: ClassVar[str] = "decode"
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.codes, "values", "state")
-
-    def elements(self, whole: float, own: Any) -> Any:
-        """Count a call's full cost: the mean cost per element spreads it over all elements."""
-        return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
-
-    def bind(self, bucket: BucketMemory) -> Act:
-        kept = self.wire.kept(bucket.buffer("gradients").size)
-        return bucket.selected(bucket.buffer(self.codes)[:kept], lambda: self.places(bucket))
-
-    def __str__(self) -> str:
-        return f"update what {self.codes} have"

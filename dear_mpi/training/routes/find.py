@@ -16,8 +16,8 @@ FULL = Route("full", out=(Pack(), reduce_scatter("gradients")), back=SUMS_BACK)
 # Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 SHARDED = Route("sharded", out=(Pack(), reduce_scatter("gradients")), back=VALUES_BACK)
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
-EXAMPLES = ("int8", "int4", "fp8", "topk:1%", "randomk:10%", "blocks:10%")  # compressed wires of core
-NAMES = (*DTYPES, *EXAMPLES)
+CODES = ("int8",)  # of core
+NAMES = (*DTYPES, *CODES)
 
 
 def is_code(wire: str | None) -> bool:

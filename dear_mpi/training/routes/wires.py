@@ -1,28 +1,21 @@
-"""Encode gradients in few bits, select their largest elements, or draw some of them.
+"""Find codes of gradients by name. Core has one example, ``int8``; extras and packages publish others.
 
-    elements   | 256              | 256              | the rest |
-    blocks     | scale scale scale | numbers of 8 bits, of 4 bits in pairs, or in fp8 ...
+    elements   | 256               | 256               | the rest |
+    blocks     | scale scale scale | numbers of 8 bits ...
 
 A scale is the block's largest magnitude divided by the largest number. The rounding error is at most half a step: 1/254
-of that magnitude with 8 bits, 1/14 with 4; in fp8 (e4m3) 1/16 of the element, or of the smallest normal number. A block
-with an infinity or NaN becomes NaN; one with a scale below the smallest normal number becomes zero. Bytes per element:
-1 + 1/64 with 8 bits, 1/2 + 1/64 with 4.
-
-Top-k sends a shard's largest elements with their places, 8 bytes each; a NaN counts as the largest. An owner selects
-again from the sum, so gathers do not grow with ranks. Random selections are equal on all ranks and redrawn for each
-update.
+of that magnitude. A block with an infinity or NaN becomes NaN; one with a scale below the smallest normal number
+becomes zero. An element takes 1 + 1/64 bytes.
 
 ``encode_s`` and ``decode_s`` are seconds per element on one core, ``encode_call_s`` and ``decode_call_s`` per call.
 
-Source: Dettmers et al., 8-bit Optimizers, ICLR 2022, section 2.1 (block-wise quantisation); ZeRO++, arXiv 2306.10209,
-section 3.3 (4 bits). Aji and Heafield, Sparse Communication, EMNLP 2017; Lin et al., DGC, ICLR 2018.
+Source: Dettmers et al., 8-bit Optimizers, ICLR 2022, section 2.1 (block-wise quantisation).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
@@ -30,12 +23,11 @@ from dear_mpi.collectives.program.user_file import WithExtras, load_extra
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.slab import CHUNK_BYTES
 from dear_mpi.reporting.units import above_zero, named_values, parse_share
-from dear_mpi.training.routes.codes import Decode, Encode, Recall, Select, UpdateSelected, Wire
+from dear_mpi.training.routes.codes import Decode, Encode, Recall, Wire
 from dear_mpi.training.routes.find import SUMS_BACK, VALUES_BACK
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.routes.stages import MAIN, Pack, Stage, Unpack, all_gather, all_to_all, reduce_scatter
+from dear_mpi.training.routes.stages import Pack, Stage, all_gather, all_to_all, reduce_scatter
 
 BLOCK = 256
 PIECE = 256 * BLOCK  # elements: stays in cache
@@ -91,111 +83,6 @@ class Blocks:
         return numbers
 
 
-class Halves(Blocks):
-    """Use whole numbers of 4 bits, two per byte."""
-
-    encode_s, decode_s, decode_call_s = 2.2e-9, 1.5e-9, 9e-6
-    largest = 7.0
-
-    def number_bytes(self, count: int) -> int:
-        return -(-count // 2)
-
-    def write(self, scaled: Array, codes: Array) -> None:
-        xp: Any = array_module(scaled)
-        numbers = xp.rint(scaled).reshape(-1).astype(np.int8).view(np.uint8) & 15
-        codes[...] = numbers[::2]
-        codes[: numbers.size // 2] |= numbers[1::2] << 4
-
-    def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
-        xp: Any = array_module(codes)
-        pairs = xp.stack([codes << 4, codes & 0xF0], axis=1).view(np.int8) >> 4  # sign in the upper bit
-        return pairs.reshape(-1)[: shape[0] * shape[1]].reshape(shape)
-
-
-class Eighths(Blocks):
-    """Use 8-bit floating point: e4m3, with 3 bits after the point."""
-
-    encode_s, decode_s = 11e-9, 8e-9
-    largest = 448.0
-    dtype: ClassVar[Any] = np.dtype(ml_dtypes.float8_e4m3fn)
-
-    def write(self, scaled: Array, codes: Array) -> None:
-        codes.view(self.dtype)[...] = scaled.reshape(-1)
-
-    def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
-        return super().read(codes, shape).astype(SCALE)
-
-
-VALUE, PLACE = np.dtype(np.float32), np.dtype(np.int32)
-
-
-@dataclass(frozen=True)
-class Share:
-    """Keep a share of the elements, at least one."""
-
-    share: float
-
-    def kept(self, count: int) -> int:
-        return min(count, max(1, round(self.share * count)))
-
-
-class TopK(Share):
-    """Send the largest elements of a shard; selecting takes 6 to 27 ns per element in NumPy."""
-
-    encode_s, decode_s = 6e-9, 0.5e-9
-    encode_call_s, decode_call_s = 7e-6, 3e-6
-
-    def nbytes(self, count: int) -> int:
-        return self.kept(count) * (VALUE.itemsize + PLACE.itemsize)
-
-    def parts(self, codes: Array, count: int) -> tuple[Array, Array]:
-        border = self.kept(count) * VALUE.itemsize
-        return codes[:border].view(VALUE), codes[border : self.nbytes(count)].view(PLACE)
-
-    def encode(self, x: Array, out: Array) -> None:
-        xp: Any = array_module(x)
-        values, places = self.parts(out, x.size)
-        found = xp.argpartition(xp.abs(x), x.size - values.size)[x.size - values.size :]
-        places[...] = xp.sort(found)
-        values[...] = x[places]
-
-    def decode(self, codes: Array, x: Array) -> None:
-        values, places = self.parts(codes, x.size)
-        x[...] = 0
-        x[places] = values
-
-
-SEED = 20090926
-LINE = CHUNK_BYTES // 4  # elements: whole cache lines; divides every bucket's length
-
-
-class RandomK(Share):
-    """Draw one random element per 1 / ``share`` elements; draws are pairwise independent."""
-
-    encode_s, decode_s = 1.2e-9, 1.4e-9  # decoding: redraw, values and one optimiser array
-    encode_call_s, decode_call_s = 30e-6, 35e-6  # cold cache; as far above a warm loop as int8
-
-    def places(self, count: int, draw: tuple[int, int]) -> Array:
-        """Return the selected indices, ascending and unique; equal for equal ``draw``."""
-        kept = self.kept(count)
-        borders = np.arange(kept + 1) * count // kept
-        drawn = np.random.default_rng([SEED, *draw]).random(kept)
-        return borders[:-1] + (drawn * (borders[1:] - borders[:-1])).astype(np.int64)
-
-
-class RandomBlocks(RandomK):
-    """Draw blocks of 32 elements on a fixed grid, so that copies are contiguous."""
-
-    encode_s, decode_s = 0.8e-9, 0.7e-9
-
-    def kept(self, count: int) -> int:
-        return LINE * super().kept(count // LINE)
-
-    def places(self, count: int, draw: tuple[int, int]) -> Array:
-        blocks = RandomK(self.share).places(count // LINE, draw)
-        return (blocks[:, None] * LINE + np.arange(LINE)).reshape(-1)
-
-
 def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual", level: str = "") -> Route:
     """Send gradients as codes and keep each rank's rounding error.
 
@@ -216,15 +103,6 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
         sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=level), Decode(**of_level)
         back = (*sums, *gathered, *SUMS_BACK[1:])
     return Route(name, (Pack(), *first, *out), back)
-
-
-def selected(name: str, wire: RandomK, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Send selected gradients and keep the rest for later; ValueError if ``sharded``."""
-    if sharded:
-        raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
-    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    out = Pack(), Select(**codes, error=error), reduce_scatter("codes")
-    return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
 
 
 @dataclass(frozen=True)
@@ -268,15 +146,7 @@ def published(name: str) -> Kind:
     return found
 
 
-HOSTS_TOO = ("error=no", "between")
-OURS = {
-    "int8": Kind(Blocks, coded, options=HOSTS_TOO),
-    "int4": Kind(Halves, coded, options=HOSTS_TOO),
-    "fp8": Kind(Eighths, coded, options=HOSTS_TOO),
-    "topk": Kind(TopK, coded, share, "topk:1%", options=HOSTS_TOO),
-    "randomk": Kind(RandomK, selected, share, "randomk:10%"),
-    "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
-}
+OURS = {"int8": Kind(Blocks, coded, options=("error=no", "between"))}  # an example; others are extras
 CODES = WithExtras[Kind](OURS, "wires", published)
 WIRES = WithExtras[Kind | None](dict.fromkeys(DTYPES) | OURS, "wires", published)  # a type has no codes
 
@@ -291,13 +161,13 @@ class Code:
 
 
 def find_code(text: str) -> Code:
-    """Parse a wire text such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
+    """Parse a wire text such as ``int8``, ``int8:error=no`` or ``topk:1%``.
 
     Raises:
         ValueError: unknown name, invalid argument, or repeated option.
 
-    >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
-    Code(wire=TopK(share=0.01), route=<function coded at ...>, how={'error': None})
+    >>> find_code("int8:error=no")  # doctest: +ELLIPSIS
+    Code(wire=Blocks(), route=<function coded at ...>, how={'error': None})
     """
     name, *rest = text.split(":")
     kind = lookup("wire", name, WIRES)
