@@ -304,7 +304,7 @@ def test_what_predicts_loads_nothing_live():
     assert not {name for name in loaded if within(name, *live)}
 
 
-FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoints.checkpoint", "fusion.tuning")
+FEW = ("routes.codes", "fabric.statistic", "learning_rate", "checkpoints.checkpoint", "fusion.tuning")
 FEW += tuple(f"schedules.{name}" for name in ("dear", "local", "sharded", "wfbp"))
 
 

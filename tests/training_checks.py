@@ -17,7 +17,7 @@ from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
 from dear_mpi.training.fabric.order import Step
-from dear_mpi.training.routes.wires import WIRES
+from dear_mpi.training.routes.find import WIRES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
 from tests.rooms import DELETED

@@ -8,7 +8,7 @@ from numbers import Real
 import pytest
 
 from dear_mpi.cli.commands import all_commands
-from dear_mpi.training.routes.wires import WIRES
+from dear_mpi.training.routes.find import WIRES
 from tests.golden.cases import COMMANDS, HERE, cases, command_facts, predict, predictions, train
 from tests.rooms import DELETED
 

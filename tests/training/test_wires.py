@@ -11,29 +11,21 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.find import NAMES, find_route
+from dear_mpi.training.routes.codes import BLOCK, LEAST, Blocks, coded
+from dear_mpi.training.routes.find import WIRES, find_code, find_route, kind_of
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.route import Payload
-from dear_mpi.training.routes.wires import (
-    BLOCK,
-    CODES,
-    LEAST,
-    OURS,
-    Blocks,
-    coded,
-    find_code,
-)
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules.local import Outer
 from tests.training.route_checks import layers
 from tests.training_checks import installed, settings
 
-EVERY = [kind.example or name for name, kind in CODES.items()]  # wire, with those of extras
+CODES = {name: kind for name in WIRES if (kind := kind_of(name))}  # with those of extras
+EVERY = [kind.example or name for name, kind in CODES.items()]
 ONE_BY_ONE = [example for example in EVERY if find_code(example).route is coded]  # whose codes do not add up
 KINDS = {
     "normal": lambda draw, count: draw.standard_normal(count),
@@ -43,10 +35,6 @@ KINDS = {
     "huge": lambda draw, count: draw.standard_normal(count) * 1e37,
     "wide": lambda draw, count: draw.standard_normal(count) * 10.0 ** draw.integers(-30, 30, count),
 }
-
-
-def test_help_names_all_wires_of_core():
-    assert (*DTYPES, *OURS) == NAMES
 
 
 def decoded(wire, x):

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.optimizer import CALL_COST
+from dear_mpi.kernels.optimizers import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
 from dear_mpi.training.routes import (
     MAIN,
