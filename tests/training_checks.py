@@ -1,6 +1,8 @@
 """Small training runs that the tests over threads and under mpirun share."""
 
 import os
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,13 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense
 from dear_mpi.models.networks import ALL_MODELS
+from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
 from dear_mpi.training.fabric.order import Step
 from dear_mpi.training.routes.find import WIRES
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
 from tests.rooms import DELETED
@@ -58,6 +63,45 @@ SCHEDULE_CASES = installed(
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
     {"model": "mlp", "fusion": "none", "optimizer": "lamb", "clip": 1.0, "wire": "int8"},
 )
+
+
+# Sums along a tree: the product of what may be chosen, and its bits.
+RANKS = (1, 2, 3, 4, 5)
+MODELS = installed(
+    {"model": "mlp"},
+    {"model": "cnn", "batch": 16},
+    {"model": "gpt", "data": README, "context": 8, "batch": 16},
+)
+OPTIMIZERS = ("sgd", "adamw", "muon")
+FURTHER = ({}, {"clip": 0.1}, {"accumulate": 2}, {"clip": 0.1, "accumulate": 2, "loss_scale": "dynamic"})
+UPDATES, ALGORITHMS, FUSIONS = ("full", "sharded"), ("ring", "ordered", "auto"), ("none", "25MB", "cut:20kB")
+
+
+def run_invariant(ranks, saving=None, **choices):
+    config = Config.of(settings(**{"iterations": 3, "invariant": 8, "lr": 0.01} | choices))
+    reports = on_all(lambda transport: train(config, World(transport), saving=saving), ranks)
+    facts = [(each["params_sha256"], each["loss"]) if isinstance(each, dict) else each for each in reports]
+    assert facts == facts[:1] * ranks
+    return facts[0]
+
+
+@cache
+def on_one_rank(model, optimizer, further, wire=None):
+    choices = {"schedule": "sequential", "optimizer": optimizer, "wire": wire} | MODELS[model] | FURTHER[further]
+    found = run_invariant(1, **choices)
+    assert isinstance(found, tuple), found
+    return found
+
+
+def check_bits_of_one_rank(schedules, cases, wire=None):
+    """Of those cases of the product that a slice selects."""
+    every = list(product(range(len(MODELS)), OPTIMIZERS, schedules, ALGORITHMS, RANKS))
+    for number in range(len(every))[cases]:
+        model, optimizer, schedule, algorithm, ranks = every[number]
+        further, update, fusion = number % 4, UPDATES[number // 4 % 2], FUSIONS[number % 3]
+        choices = {"schedule": schedule, "update": update, "algorithm": algorithm, "optimizer": optimizer}
+        choices |= {"fusion": fusion, "wire": wire} | MODELS[model] | FURTHER[further]
+        assert run_invariant(ranks, **choices) == on_one_rank(model, optimizer, further, wire), choices
 
 
 def cut_of(*calls):

@@ -73,8 +73,7 @@ class TopK(Share):
     def encode(self, x: Array, out: Array) -> None:
         xp: Any = array_module(x)
         values, places = self.parts(out, x.size)
-        found = xp.argpartition(xp.abs(x), x.size - values.size)[x.size - values.size :]
-        places[...] = xp.sort(found)
+        places[...] = xp.sort(xp.argpartition(xp.abs(x), x.size - values.size)[x.size - values.size :])
         values[...] = x[places]
 
     def decode(self, codes: Array, x: Array) -> None:
@@ -168,7 +167,7 @@ class UpdateSelected(Update, Selection):
 
     def elements(self, whole: float, own: Any) -> Any:
         """Count a call's full cost: the mean cost per element spreads it over all elements."""
-        return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
+        return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST)
 
     def bind(self, bucket: BucketMemory) -> Act:
         grads = bucket.buffer(self.codes)[: self.wire.kept(bucket.buffer("gradients").size)]

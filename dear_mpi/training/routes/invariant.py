@@ -173,6 +173,10 @@ class Tree:
         """Return the sums of so many micro-batches; ``ranks``: see ``with_tree``."""
         return replace(self, micro_batches=micro_batches)
 
+    def objection(self, ranks: int) -> str:
+        least = f"invariant must be at least {1 << (ranks - 1).bit_length()}, so that each rank has a micro-batch"
+        return f"{least}, not {self.micro_batches}" * (0 < self.micro_batches < ranks)
+
     def shares(self, ranks: int) -> tuple[range, ...]:
         return shares(self.micro_batches, ranks)
 
@@ -212,8 +216,7 @@ class OfSubtrees(Payload):
         return ranks * self.wire.most(ranks) * round_up(longest * itemsize, ROW_BYTES)
 
     def objection(self, ranks: int) -> str:
-        least = f"invariant must be at least {1 << (ranks - 1).bit_length()}, so that each rank has a micro-batch"
-        return f"{least}, not {self.wire.micro_batches}" * (self.wire.micro_batches < ranks)
+        return self.wire.objection(ranks)
 
     def places(self, bucket: BucketMemory, row: int) -> list[Array]:
         """Return the places of a row, for the subtrees of this rank or of another one."""
