@@ -66,7 +66,7 @@ from dataclasses import dataclass
 from dear_mpi.collectives.algorithms import ring
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.networks import mlp
-from dear_mpi.training.routes.wires import Blocks
+from dear_mpi.training.routes.codes import Blocks
 from dear_mpi.cli.commands import AddedFlag
 from dear_mpi.training.routes import Kind, coded
 

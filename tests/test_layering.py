@@ -304,7 +304,7 @@ def test_what_predicts_loads_nothing_live():
     assert not {name for name in loaded if within(name, *live)}
 
 
-FEW = ("routes.codes", "routes.wires", "fabric.statistic", "learning_rate", "checkpoint", "fusion.tuning")
+FEW = ("routes.codes", "fabric.statistic", "learning_rate", "checkpoint", "fusion.tuning")
 
 
 def test_a_plain_session_loads_nothing_that_few_sessions_need():

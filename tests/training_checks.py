@@ -1,6 +1,8 @@
 """Small training runs that the tests over threads and under mpirun share."""
 
 import os
+from functools import cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +17,16 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense
 from dear_mpi.models.networks import ALL_MODELS
+from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket, Cut, flat_dtype, layout_of
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.routes.find import FULL
-from dear_mpi.training.routes.wires import CODES
+from dear_mpi.training.routes.find import FULL, WIRES
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
+from tests.rooms import DELETED
 
 README = str(Path(__file__).parent.parent / "README.md")
 
@@ -35,23 +40,19 @@ def fabric_on(engine):
     return LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0), route=FULL, share_out=len), None, engine)
 
 
-OF_EXTRAS = {"acp", "powersgd", "noise", "sketch", "fixed32"}  # wires
-
-
 def installed(*cases):
     """Those of these cases whose wire and model are there: extras may be deleted.
 
     A case, or its first item, is a wire, or choices with one.
     """
 
-    lacking = (OF_EXTRAS - set(CODES)) | ({"cnn", "gpt"} - set(ALL_MODELS))
-
-    def used(case):
+    def lacks(case):
         first = case if isinstance(case, str | dict) else case[0]
         choices = first if isinstance(first, dict) else {"wire": first}
-        return {(choices.get("wire") or "").partition(":")[0], choices.get("model")}
+        wire = (choices.get("wire") or "fp32").partition(":")[0]
+        return ("wires" in DELETED and wire not in WIRES) or choices.get("model") in {"cnn", "gpt"} - set(ALL_MODELS)
 
-    return [case for case in cases if not used(case) & lacking]
+    return [case for case in cases if not lacks(case)]
 
 
 SCHEDULE_CASES = installed(
@@ -64,6 +65,45 @@ SCHEDULE_CASES = installed(
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
     {"model": "mlp", "fusion": "none", "optimizer": "lamb", "clip": 1.0, "wire": "int8"},
 )
+
+
+# Sums along a tree: the product of what may be chosen, and its bits.
+RANKS = (1, 2, 3, 4, 5)
+MODELS = installed(
+    {"model": "mlp"},
+    {"model": "cnn", "batch": 16},
+    {"model": "gpt", "data": README, "context": 8, "batch": 16},
+)
+OPTIMIZERS = ("sgd", "adamw", "muon")
+FURTHER = ({}, {"clip": 0.1}, {"accumulate": 2}, {"clip": 0.1, "accumulate": 2, "loss_scale": "dynamic"})
+UPDATES, ALGORITHMS, FUSIONS = ("full", "sharded"), ("ring", "ordered", "auto"), ("none", "25MB", "cut:20kB")
+
+
+def run_invariant(ranks, saving=None, **choices):
+    config = Config.of(settings(**{"iterations": 3, "invariant": 8, "lr": 0.01} | choices))
+    reports = on_all(lambda transport: train(config, World(transport), saving=saving), ranks)
+    facts = [(each["params_sha256"], each["loss"]) if isinstance(each, dict) else each for each in reports]
+    assert facts == facts[:1] * ranks
+    return facts[0]
+
+
+@cache
+def on_one_rank(model, optimizer, further, wire=None):
+    choices = {"schedule": "sequential", "optimizer": optimizer, "wire": wire} | MODELS[model] | FURTHER[further]
+    found = run_invariant(1, **choices)
+    assert isinstance(found, tuple), found
+    return found
+
+
+def check_bits_of_one_rank(schedules, cases, wire=None):
+    """Of those cases of the product that a slice selects."""
+    every = list(product(range(len(MODELS)), OPTIMIZERS, schedules, ALGORITHMS, RANKS))
+    for number in range(len(every))[cases]:
+        model, optimizer, schedule, algorithm, ranks = every[number]
+        further, update, fusion = number % 4, UPDATES[number // 4 % 2], FUSIONS[number % 3]
+        choices = {"schedule": schedule, "update": update, "algorithm": algorithm, "optimizer": optimizer}
+        choices |= {"fusion": fusion, "wire": wire} | MODELS[model] | FURTHER[further]
+        assert run_invariant(ranks, **choices) == on_one_rank(model, optimizer, further, wire), choices
 
 
 def cut_of(*calls):

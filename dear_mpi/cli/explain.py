@@ -9,7 +9,7 @@ from dear_mpi.reporting.declared import listed, parsed
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, Asked, explain_algorithm, explain_route
 from dear_mpi.training.options import NAMES
-from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
+from dear_mpi.training.routes.find import FULL, OURS, ROUTES
 
 MOST_PIECES = 256  # some seconds for 64 ranks
 OF_ROUTES = ("route", "wire")
@@ -19,7 +19,7 @@ OWN = (
     | flag(
         "wire",
         str | None,
-        f"Codes whose route to show: {', '.join(EXAMPLES)}, int4:between, or one that an extra publishes.",
+        f"Codes whose route to show: {', '.join(OURS)}, or of an extra, such as int4:between.",
     )
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")

@@ -25,7 +25,7 @@ from dear_mpi.reporting.declared import Declared, option, options_of, parsed
 from dear_mpi.reporting.units import SEGMENT, check_distinct, parse_bytes
 from dear_mpi.training.buckets.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route, is_code
+from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.invariant import check_micro_batches, is_exact, with_tree
 from dear_mpi.training.routes.proof import Proof, prove
@@ -67,9 +67,9 @@ class Exchange(Declared):
     """Choose how an iteration sends gradients."""
 
     wire: str | None = option(
-        f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
-        "are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are compressed, "
-        "between hosts.",
+        f"Wire format of gradients: {', '.join(WIRES)}, or one of an extra, such as int4, topk:1% or powersgd:4. Lost "
+        "parts are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are "
+        "compressed, between hosts.",
         None,
         shown="the type of the parameters",
     )
@@ -130,8 +130,6 @@ class Exchange(Declared):
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
         if self.wire is not None and is_code(self.wire):
-            from dear_mpi.training.routes.wires import find_code
-
             find_code(self.wire)
         check_weights(self.weights)
         number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
@@ -156,8 +154,6 @@ class Exchange(Declared):
         wire = self.wire or route.wire or dtype
         if not is_code(wire):
             return wire
-        from dear_mpi.training.routes.wires import check_carries
-
         check_carries(wire, dtype)
         return dtype  # compression starts from the parameters' type
 
@@ -363,8 +359,6 @@ def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> No
 
 
 def check_wires(wires: Sequence[Wire]) -> None:
-    from dear_mpi.training.routes.wires import find_code
-
     for wire in wires:
         Exchange(wire=wire).check()
     named = [wire for wire in wires if wire is not None]

@@ -42,7 +42,9 @@ def project(tmp_path_factory):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.py"), *ROOT.glob("*.yml"), ROOT / "Makefile"):
         shutil.copy(file, folder)
-    (folder / "kernels" / "lion.py").write_text(CODE[0])
+    file, start = folder / "kernels" / "optimizers.py", CODE[0].index("@dataclass")
+    table = "OPTIMIZERS: dict"
+    file.write_text(file.read_text().replace(table, f"{CODE[0][start:].rstrip()}\n\n\n{table}"))
     applied(CHANGES[0], folder)
     return folder
 

@@ -11,7 +11,7 @@ from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import TrainingError
 from tests.rooms import DELETED
-from tests.training_checks import KINDS, SCHEDULE_CASES, settings, third
+from tests.training_checks import KINDS, SCHEDULE_CASES, installed, settings, third
 
 pytestmark = pytest.mark.mpi
 FEW = 3  # ranks; more than cores take long
@@ -36,7 +36,7 @@ def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, cho
 @pytest.mark.parametrize(
     "choices",
     [
-        *({"wire": wire} for wire in ("int8", "int4", "topk:10%", "blocks:10%")),
+        *({"wire": wire} for wire in installed("int8", "int4", "topk:10%", "blocks:10%")),
         {"wire": "int8", "update": "sharded", "schedule": "dear-eager"},
         *({"schedule": schedule} for schedule in ("local:3", "diloco:3", "diloco:4:delay=2:mix=0.5:staggered=yes")),
     ],
@@ -74,7 +74,7 @@ def test_same_bits_over_an_emulated_link(schedule):
 
 
 THEMIS = pytest.param({"algorithm": "themis"}, marks=pytest.mark.skipif("algorithms" in DELETED, reason="was deleted"))
-CODED = pytest.param({"wire": "int4:between"}, marks=pytest.mark.mpi(min_size=3))  # on two ranks there is one host
+CODED = pytest.param({"wire": "int8:between"}, marks=pytest.mark.mpi(min_size=3))  # on two ranks there is one host
 
 
 @pytest.mark.parametrize("choices", [{"algorithm": "hierarchical"}, CODED, THEMIS])

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES
-from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
+from dear_mpi.kernels.optimizers import OPTIMIZERS as EVERY_OPTIMIZER
+from dear_mpi.kernels.optimizers import SGD, Optimizer
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 ROOT = SHIM.parents[2]
@@ -37,7 +38,8 @@ OPS = ["Sum", "Prod", "Min", "Max"]
 
 # The updates that are built, by the names of formats: (of values, of gradients, optimizer). Training has values of fp32
 # and any gradients, which all optimizers take; every other pair of formats has one of them, each in turn.
-OPTIMIZERS = [Adam(), AdamW(), SGD(), SGD(momentum=0.9)]
+WITH_KERNELS = {name: kind() for name, kind in EVERY_OPTIMIZER.items() if kind.kernel is not Optimizer.kernel}
+OPTIMIZERS = [*(WITH_KERNELS[name] for name in sorted(WITH_KERNELS)), SGD(momentum=0.9)]
 UPDATES = [
     (value, grad, optimizer)
     for (i, value), (j, grad), (k, optimizer) in product(*map(enumerate, (DTYPES, DTYPES, OPTIMIZERS)))

@@ -49,6 +49,7 @@ OPTIMIZERS = {
     "adamw": (AdamW(0.1), 2),
     "adam, other constants": (Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2), 2),
 }
+OPTIMIZERS |= {name: (each, 2) for name, each in build.WITH_KERNELS.items() if name not in OPTIMIZERS}
 
 
 def assert_same(got, wanted, zeros=False):

@@ -12,8 +12,7 @@ from typing import Any
 from dear_mpi.models.synthetic import load_table
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
-from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.routes.wires import find_code
+from dear_mpi.training.routes.find import find_code, find_route
 
 ITEMSIZE = 4
 Shape = tuple[int, ...]

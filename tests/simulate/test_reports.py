@@ -11,7 +11,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import least_s, slow_baselines, verdicts
-from dear_mpi.training.routes.wires import Blocks
+from dear_mpi.training.routes.codes import Blocks
 from dear_mpi.training.schedules import SCHEDULES
 from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.test_profile import PROFILE

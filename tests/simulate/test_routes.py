@@ -114,11 +114,11 @@ def test_local_steps_communicate_in_each_fourth_iteration():
 def test_each_wire_has_rows_over_one_baseline():
     """What one wire has among several is what it has alone; a schedule with rounds stands once."""
     choices = {"schedules": ("wfbp", "dear", "local:4"), "network": "1gbit,50us"}
-    found = simulated(wires=("fp32", "int8", "blocks:10%"), **choices)
+    found = simulated(wires=("fp32", "int8", "int8:error=no"), **choices)
     pairs = [(row["wire"], row["schedule"]) for row in (each.row for each in found)]
     assert pairs == [
         *(("fp32", name) for name in choices["schedules"]),
-        *((wire, name) for wire in ("int8", "blocks:10%") for name in ("wfbp", "dear")),
+        *((wire, name) for wire in ("int8", "int8:error=no") for name in ("wfbp", "dear")),
     ]
     for each, (wire, name) in zip(found, pairs, strict=True):
         (alone,) = simulated(**choices | {"wire": wire, "schedules": (name,)})

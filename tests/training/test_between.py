@@ -17,7 +17,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from tests.training.route_checks import OnHosts, bytes_between
 from tests.training.test_wires import float32_layers
-from tests.training_checks import Wide, settings
+from tests.training_checks import Wide, installed, settings
 
 HOSTS = [(0, 1), (0, 0, 1), (0, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1, 1), (0, 1, 2, 0, 1)]
 PAIRS = parse_links("100gbit,1us/100gbit,1us,per_host=2")
@@ -39,7 +39,7 @@ def step(of, rank, number):
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
-@pytest.mark.parametrize("wire", ["int4:between", "fp8:between:error=no", "topk:1%:between"])
+@pytest.mark.parametrize("wire", installed("int8:between", "int4:between", "fp8:between:error=no", "topk:1%:between"))
 def test_it_is_proved(wire, update):
     proof = prove(find_route(update, wire=wire))
     assert (proof.alike, proof.exact, proof.summed) == (True, False, True)
@@ -47,7 +47,7 @@ def test_it_is_proved(wire, update):
 
 
 @pytest.mark.parametrize("hosts", HOSTS)
-@pytest.mark.parametrize(("wire", "most"), [("int8", 0.011), ("int4", 0.2), ("fp8", 0.05)])
+@pytest.mark.parametrize(("wire", "most"), installed(("int8", 0.011), ("int4", 0.2), ("fp8", 0.05)))
 def test_sums_are_alike_on_all_ranks_and_near_those_of_float64(hosts, wire, most):
     """After one iteration the line has the sum that all ranks decoded; a tenth of the flat code's error is no claim."""
     draws = np.random.default_rng(5).standard_normal((len(hosts), 8192)).astype(np.float32)
@@ -79,7 +79,7 @@ def test_ranks_with_a_host_each_have_the_flat_codes_bits():
 
 
 def test_what_was_lost_survives_a_break(tmp_path):
-    choices, file = {"wire": "int4:between", "fusion": "cut:8KB"}, tmp_path / "c.npz"
+    choices, file = {"wire": "int8:between", "fusion": "cut:8KB"}, tmp_path / "c.npz"
     whole = run(choices | {"iterations": 9})
     run(choices | {"iterations": 4}, saving=Saving(file))
     assert run(choices | {"iterations": 9}, saving=Saving(file, resume=True))["params_sha256"] == whole["params_sha256"]
@@ -120,15 +120,15 @@ def test_what_was_lost_is_sent_from_other_hosts_and_other_buckets():
 def test_bytes_between_hosts(per_host, times):
     """Flat codes send each rank's codes of each shard to its owner; a host's sums are 1 / Q of that on the way out."""
     hosts = [0] * per_host + [1] * per_host
-    sent = {wire: bytes_between(wire, hosts) for wire in ("fp32", "int4", "int4:between")}
-    assert sent["int4"] / sent["int4:between"] == pytest.approx(times, rel=0.01)
-    assert sent["fp32"] / sent["int4:between"] == pytest.approx(4 / (0.5 + 1 / 64), rel=0.01)
+    sent = {wire: bytes_between(wire, hosts) for wire in ("fp32", "int8", "int8:between")}
+    assert sent["int8"] / sent["int8:between"] == pytest.approx(times, rel=0.01)
+    assert sent["fp32"] / sent["int8:between"] == pytest.approx(4 / (1 + 1 / 64), rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"link": None}, "'full over int4:between' has stages between hosts, and all ranks are on one"),
+        ({"link": None}, "'full over int8:between' has stages between hosts, and all ranks are on one"),
         ({"ranks": 2}, "has stages between hosts, and all ranks are on one"),
         ({"loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"algorithm": "inside hosts", "wire": "fp32"}, "is one level of hierarchical, with partial results"),
@@ -137,4 +137,4 @@ def test_bytes_between_hosts(per_host, times):
 def test_what_cannot_be_is_refused(choices, said):
     how = {name: choices.pop(name) for name in ("link", "ranks") if name in choices}
     with pytest.raises((AgreedError, ValueError), match=said):
-        run({"wire": "int4:between", **choices}, **how)
+        run({"wire": "int8:between", **choices}, **how)

@@ -309,7 +309,7 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("before", "after", "lost"),
     installed(
-        ({"wire": "int8"}, {"wire": "int4"}, None),
+        ({"wire": "int4"}, {"wire": "int8"}, None),
         ({"wire": "int8"}, {}, "line residual"),
         ({"wire": "powersgd:1"}, {"wire": "int8:error=no"}, "line residual, line factors"),
         ({"schedule": "diloco:4"}, {"schedule": "diloco:2"}, None),

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
-from dear_mpi.ranks.world import World, run_world
+from dear_mpi.ranks.world import run_world
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
@@ -33,14 +32,14 @@ from dear_mpi.training.routes.invariant import (
 )
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.train import Saving, train
+from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.schedules import SCHEDULES
 from tests.invariant_cost import cost
 from tests.markdown import ROOT
 from tests.training.route_checks import layers
-from tests.training_checks import EVERY, README, installed, on_all, settings
+from tests.training_checks import EVERY, RANKS, check_bits_of_one_rank, on_all, on_one_rank, settings
+from tests.training_checks import run_invariant as run
 
-RANKS = (1, 2, 3, 4, 5)
 TREES = [(1 << k, ranks) for k in range(7) for ranks in range(1, (1 << k) + 1)]
 
 
@@ -121,43 +120,14 @@ def test_memory_of_a_second_subtree_is_there_if_a_rank_has_two():
 
 # The product.
 
-MODELS = installed(
-    {"model": "mlp"},
-    {"model": "cnn", "batch": 16},
-    {"model": "gpt", "data": README, "context": 8, "batch": 16},
-)
-OPTIMIZERS = ("sgd", "adamw", "muon")
-FURTHER = ({}, {"clip": 0.1}, {"accumulate": 2}, {"clip": 0.1, "accumulate": 2, "loss_scale": "dynamic"})
-UPDATES, ALGORITHMS, FUSIONS = ("full", "sharded"), ("ring", "ordered", "auto"), ("none", "25MB", "cut:20kB")
 SUMMING = [name for name, schedule in SCHEDULES.items() if schedule.own_route() is None]
 STEP = 1 if EVERY else 29  # a prime: the rest of the division goes through all choices
-CASES = list(product(range(len(MODELS)), OPTIMIZERS, SUMMING, ALGORITHMS, RANKS))
 GROUPS = 8  # tests, which run side by side
-
-
-def run(ranks, saving=None, **choices):
-    config = Config.of(settings(**{"iterations": 3, "invariant": 8, "lr": 0.01} | choices))
-    reports = on_all(lambda transport: train(config, World(transport), saving=saving), ranks)
-    facts = [(each["params_sha256"], each["loss"]) if isinstance(each, dict) else each for each in reports]
-    assert facts == facts[:1] * ranks
-    return facts[0]
-
-
-@cache
-def on_one_rank(model, optimizer, further):
-    found = run(1, schedule="sequential", optimizer=optimizer, **MODELS[model], **FURTHER[further])
-    assert isinstance(found, tuple), found
-    return found
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_bits_of_one_rank(group):
-    for number in range(len(CASES))[::STEP][group::GROUPS]:
-        model, optimizer, schedule, algorithm, ranks = CASES[number]
-        further, update, fusion = number % 4, UPDATES[number // 4 % 2], FUSIONS[number % 3]
-        choices = {"schedule": schedule, "update": update, "algorithm": algorithm, "optimizer": optimizer}
-        choices |= {"fusion": fusion} | MODELS[model] | FURTHER[further]
-        assert run(ranks, **choices) == on_one_rank(model, optimizer, further), choices
+    check_bits_of_one_rank(SUMMING, slice(STEP * group, None, STEP * GROUPS))
 
 
 def test_choices_that_change_bits():

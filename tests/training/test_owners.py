@@ -19,6 +19,7 @@ from dear_mpi.training.buckets.layout import Bucket, Layout, cut
 from dear_mpi.training.buckets.owners import Owners, placed
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.schedules import SCHEDULES
+from tests.training_checks import installed
 
 TOKENS, CONTEXT = 11, 6
 BATCH = 12
@@ -209,7 +210,7 @@ def test_matrices_come_with_their_outputs_first_and_embeddings_as_vectors():
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
-@pytest.mark.parametrize("wire", ["int8", "topk:10%"])
+@pytest.mark.parametrize("wire", installed("int8", "topk:10%"))
 def test_codes_of_unequal_shards_have_rows_of_their_own(wire, update):
     """Some of them empty; all ranks decode the same, also when buckets were cut anew."""
     options = {"optimizer": Muon(), "wire": wire, "update": update, "cuts": ("layers:2", "none")}
@@ -220,10 +221,11 @@ def test_codes_of_unequal_shards_have_rows_of_their_own(wire, update):
         assert len({digest for digest, _ in ranks}) == 1
 
 
-def test_what_selects_elements_is_refused():
+@pytest.mark.parametrize("wire", installed("randomk:10%"))
+def test_what_selects_elements_is_refused(wire):
     def refused(transport):
         with pytest.raises(AgreedError) as error:
-            trained(transport, optimizer=Muon(), wire="randomk:10%")
+            trained(transport, optimizer=Muon(), wire=wire)
         return str(error.value)
 
     (said,) = set(run_loopback(2, refused))

@@ -22,7 +22,7 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training.test_sharded import layers
-from tests.training_checks import on_all, settings
+from tests.training_checks import installed, on_all, settings
 
 BATCH = 12
 CASES = {3: (3, 1, 1), 2: (0.5, 1), 4: (1, 0, 2, 1), 5: (1, 5, 1, 2, 0.1)}
@@ -81,7 +81,7 @@ def test_and_with_what_else_may_be_chosen(options):
     assert len({digest for ranks in found for digest, *_ in ranks}) == 1
 
 
-@pytest.mark.parametrize("wire", ["int8", "topk:20%", "randomk:20%"])
+@pytest.mark.parametrize("wire", installed("int8", "topk:20%", "randomk:20%"))
 def test_codes_follow_the_shards(wire):
     config = Config.of(settings(weights=(3, 0, 1), wire=wire))
     found = run_loopback(3, lambda transport: train(config, World(transport)))

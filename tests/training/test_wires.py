@@ -14,31 +14,19 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.find import EXAMPLES, find_route
+from dear_mpi.training.routes.codes import BLOCK, LEAST, Blocks, coded
+from dear_mpi.training.routes.find import WIRES, find_code, find_route, kind_of
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.route import Payload
-from dear_mpi.training.routes.wires import (
-    BLOCK,
-    CODES,
-    LEAST,
-    OURS,
-    Blocks,
-    Eighths,
-    Halves,
-    RandomBlocks,
-    RandomK,
-    TopK,
-    coded,
-    find_code,
-)
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules.local import Outer
 from tests.training.route_checks import layers
 from tests.training_checks import installed, settings
 
-EVERY = [kind.example or name for name, kind in CODES.items()]  # wire, with those of extras
-OF_BLOCKS = {"int8": (Blocks(), 1 / 254), "int4": (Halves(), 1 / 14), "fp8": (Eighths(), 1 / 16)}
+CODES = {name: kind for name in WIRES if (kind := kind_of(name))}  # with those of extras
+EVERY = [kind.example or name for name, kind in CODES.items()]
+ONE_BY_ONE = [example for example in EVERY if find_code(example).route is coded]  # whose codes do not add up
 KINDS = {
     "normal": lambda draw, count: draw.standard_normal(count),
     "constant": lambda draw, count: np.full(count, draw.standard_normal()),
@@ -49,10 +37,6 @@ KINDS = {
 }
 
 
-def test_help_names_all_wires_of_core():
-    assert tuple(kind.example or name for name, kind in OURS.items()) == EXAMPLES
-
-
 def decoded(wire, x):
     codes, found = np.full(wire.nbytes(x.size) + 5, 0xAB, np.uint8), np.full_like(x, np.nan)
     wire.encode(x, codes)
@@ -61,10 +45,8 @@ def decoded(wire, x):
     return found
 
 
-@pytest.mark.parametrize("name", OF_BLOCKS)
-@given(kind=st.sampled_from(list(KINDS)), count=st.integers(1, 3 * BLOCK), seed=st.integers(0, 99))
-def test_what_a_block_loses_is_bounded(name, kind, count, seed):
-    wire, most = OF_BLOCKS[name]
+def check_bound(wire, most, kind, count, seed):
+    """Of blocks: half a step, by the largest magnitude of each."""
     x = KINDS[kind](np.random.default_rng(seed), count).astype(np.float32)
     with np.errstate(all="ignore"):
         lost = abs(decoded(wire, x).astype(np.float64) - x)
@@ -73,51 +55,54 @@ def test_what_a_block_loses_is_bounded(name, kind, count, seed):
         assert lost[start : start + BLOCK].max() <= 1.001 * most * largest + wire.largest * LEAST
 
 
-@pytest.mark.parametrize("name", OF_BLOCKS)
+DRAWN = {"kind": st.sampled_from(list(KINDS)), "count": st.integers(1, 3 * BLOCK), "seed": st.integers(0, 99)}
+
+
+@given(**DRAWN)
+def test_what_a_block_loses_is_bounded(kind, count, seed):
+    check_bound(Blocks(), 1 / 254, kind, count, seed)
+
+
+@pytest.mark.parametrize("example", ONE_BY_ONE)
+@given(**DRAWN)
+def test_no_element_loses_more_than_it_has(example, kind, count, seed):
+    """So that what is lost, and sent the next time, never grows."""
+    x = KINDS[kind](np.random.default_rng(seed), count).astype(np.float32)
+    with np.errstate(all="ignore"):
+        lost = abs(decoded(find_code(example).wire, x).astype(np.float64) - x)
+    assert (lost <= 1.001 * abs(x.astype(np.float64))).all()
+
+
+@pytest.mark.parametrize("example", ONE_BY_ONE)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @given(place=st.integers(0, 2 * BLOCK + 16))
-def test_what_is_not_finite_makes_its_block_nan(name, wrong, place):
+def test_what_is_not_finite_is_seen_and_spoils_a_block_at_most(example, wrong, place):
     x = np.ones(2 * BLOCK + 17, np.float32)
     x[place] = wrong
-    found = np.isnan(decoded(OF_BLOCKS[name][0], x))
+    found = decoded(find_code(example).wire, x)
+    assert not np.isfinite(found[place])
+    assert (~np.isfinite(found)).sum() <= BLOCK
+
+
+@given(place=st.integers(0, 2 * BLOCK + 16))
+def test_a_block_with_an_infinity_is_nan(place):
+    x = np.ones(2 * BLOCK + 17, np.float32)
+    x[place] = math.inf
+    found = np.isnan(decoded(Blocks(), x))
     assert found[place // BLOCK * BLOCK :][: min(BLOCK, x.size - place // BLOCK * BLOCK)].all()
-    assert found.sum() <= BLOCK
 
 
-@given(seed=st.integers(0, 99), count=st.integers(1, 300))
-def test_the_largest_travel_and_nan_is_one_of_them(seed, count):
-    wire, x = TopK(0.1), np.random.default_rng(seed).standard_normal(count).astype(np.float32)
-    found = decoded(wire, x)
-    kept = found != 0
-    assert kept.sum() == wire.kept(count)
-    assert np.array_equal(found[kept], x[kept])
-    assert abs(x[kept]).min() >= abs(x[~kept]).max(initial=0)
-    x[count // 2] = np.nan
-    assert np.isnan(decoded(wire, x)[count // 2])
-
-
-@pytest.mark.parametrize(("wire", "step"), [(RandomK(0.1), 1), (RandomBlocks(0.1), 32)])
-def test_a_selection_is_the_same_for_a_draw_and_covers_all_in_time(wire, step):
-    count, seen = 640, np.zeros(640, int)
-    for update in range(200):
-        places = wire.places(count, (7, update))
-        assert np.array_equal(places, wire.places(count, (7, update)))
-        assert places.size == wire.kept(count) == 64
-        assert (np.diff(places) > 0).all()
-        seen[places] += 1
-    assert seen.min() > 0
-    assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (7, 1)))
-    assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (8, 0)))
-
-
-@pytest.mark.parametrize(("name", "most"), [("int8", 0.011), ("int4", 0.2)])
-@pytest.mark.parametrize("ranks", [2, 5, 64])
-def test_the_error_of_a_sum_does_not_grow_with_ranks(name, most, ranks):
-    wire, draw = OF_BLOCKS[name][0], np.random.default_rng(3)
+def check_sums(wire, ranks, most):
+    draw = np.random.default_rng(3)
     given = [draw.standard_normal(4096).astype(np.float32) for _ in range(ranks)]
     exact = np.sum(given, axis=0, dtype=np.float64)
     found = decoded(wire, np.sum([decoded(wire, x) for x in given], axis=0))
     assert np.linalg.norm(found - exact) < most * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 64])
+def test_the_error_of_a_sum_does_not_grow_with_ranks(ranks):
+    check_sums(Blocks(), ranks, 0.011)
 
 
 # In training ------------------------------------------------------------------------------------------------------
@@ -302,7 +287,7 @@ def test_an_option_of_a_wire_is_given_once(text, option):
 
 
 def test_what_one_wire_encodes_no_other_decodes():
-    route = replace(find_route("full", wire="int8"), back=find_route("full", wire="int4").back)
+    route = replace(find_route("full", wire="int8"), back=coded("other", Counting()).back)
     with pytest.raises(RouteError, match="must have the wire that encodes this buffer"):
         prove(route)
 

@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.routes.wires import find_code
+from dear_mpi.training.routes.find import find_code
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from tests.training.route_checks import bytes_between

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
+from dear_mpi.kernels.optimizers import CALL_COST, Optimizer
 from dear_mpi.models.layer import Layer, Parameter, Split
 from dear_mpi.models.layers import Residual
 from dear_mpi.models.synthetic import Module

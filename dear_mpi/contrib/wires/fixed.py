@@ -69,6 +69,11 @@ class Fixed(Tree):
         cut = Fixed(micro_batches)
         return replace(cut, copies=cut.numbers(ranks) - 1) if ranks and ranks <= micro_batches else cut
 
+    def objection(self, ranks: int) -> str:
+        many = f"{self.micro_batches} micro-batches" if self.micro_batches else f"those of {ranks} ranks"
+        over = f"fixed32 adds at most {MOST} numbers without an overflow, not {many}"
+        return over if (self.micro_batches or ranks) > MOST else super().objection(ranks)
+
     def numbers(self, ranks: int) -> int:
         """Return how many numbers the rank adds up that has most."""
         return max(map(len, self.shares(ranks))) if self.micro_batches else 1
@@ -104,15 +109,7 @@ class OfIntegers(Payload):
         return ranks * longest * self.dtype.itemsize
 
     def objection(self, ranks: int) -> str:
-        micro_batches, most = self.wire.micro_batches, f"fixed32 adds at most {MOST} numbers without an overflow"
-        if micro_batches:
-            least = f"invariant must be at least {ranks}, so that each rank has a micro-batch, not {micro_batches}"
-            return (
-                f"{most}, not {micro_batches} micro-batches"
-                if micro_batches > MOST
-                else least * (micro_batches < ranks)
-            )
-        return f"{most}, not those of {ranks} ranks" * (ranks > MOST)
+        return self.wire.objection(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,12 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.training.routes import Shape
 
 LEFT, RIGHT = 0, 1  # P and Q, the factors of rows and of columns
 LEAST_GAIN = 2  # least ratio of a matrix's elements to its factors'
 SEED, EPSILON = 20230608, 1e-7
 PIECE = 1 << 16  # elements: stays in cache
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)

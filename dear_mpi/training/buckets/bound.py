@@ -160,22 +160,6 @@ class BoundBucket:
         self.own_updates -= 1
         self.unpack()
 
-    def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """Return a call that updates only the elements ``places()``, by their gradients."""
-        buffers = (self.values, *self.state)
-        some = [buffer[: grads.size].copy() for buffer in buffers]
-        updaters = [self.updater(grads, *some)]
-
-        def update(factor: float) -> None:
-            at = places()
-            for part, buffer in zip(some, buffers, strict=True):
-                part[...] = buffer[at]
-            self.apply(updaters, factor)
-            for part, buffer in zip(some, buffers, strict=True):
-                buffer[at] = part
-
-        return update
-
     def updated(self) -> None:
         """Check gathered values for marks, and unpack them."""
         if self.arena.sharded:

@@ -27,8 +27,7 @@ from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.virtual import Costs
-from dear_mpi.training.routes.find import is_code
-from dear_mpi.training.routes.wires import find_code
+from dear_mpi.training.routes.find import find_code, is_code
 from dear_mpi.training.schedules import ALL_SCHEDULES
 
 Index = Annotated[int, Meta(ge=0)]

@@ -6,14 +6,14 @@ All names here are public, for route files and for packages that publish a wire 
 
 from typing import TYPE_CHECKING, Any
 
-from dear_mpi.training.routes.find import FULL, SHARDED
+from dear_mpi.training.routes.find import FULL, SHARDED, Kind, share, whole
+from dear_mpi.training.routes.proof import Memory
 from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
 from dear_mpi.training.routes.stages import (
     ENGINE,
     MAIN,
     Act,
     BucketMemory,
-    Memory,
     Pack,
     Shape,
     Stage,
@@ -26,12 +26,11 @@ from dear_mpi.training.routes.stages import (
 )
 
 if TYPE_CHECKING:
-    from dear_mpi.training.routes.codes import Decode, Encode, InRows, Recall
-    from dear_mpi.training.routes.wires import Blocks, Kind, coded, share, whole
+    from dear_mpi.training.routes.codes import Blocks, Decode, Encode, InRows, Recall, WithErrors, coded
 
 __all__ = ["ENGINE", "MAIN", "Act", "Blocks", "BucketMemory", "Decode", "Encode", "InRows", "Memory", "Pack", "Payload"]
 __all__ += ["Recall", "Route", "Shape", "Stage", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
-__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]
+__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "WithErrors", "coded", "reduce_scatter", "share", "whole"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,6 +38,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import dear_mpi.training.routes.codes as codes
-    import dear_mpi.training.routes.wires as wires
 
-    return getattr(wires, name, None) or getattr(codes, name)
+    return getattr(codes, name)

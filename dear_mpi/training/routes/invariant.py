@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import round_up
@@ -28,14 +28,15 @@ from dear_mpi.training.routes.stages import (
     Act,
     BucketMemory,
     Collective,
-    Memory,
     Shape,
     Stage,
-    Symbol,
     all_gather,
     all_to_all,
     reduce_scatter,
 )
+
+if TYPE_CHECKING:
+    from dear_mpi.training.routes.proof import Memory, Symbol
 
 MOST = 1 << 14  # micro-batches
 PROVED = 64  # larger trees repeat this one
@@ -172,6 +173,10 @@ class Tree:
         """Return the sums of so many micro-batches; ``ranks``: see ``with_tree``."""
         return replace(self, micro_batches=micro_batches)
 
+    def objection(self, ranks: int) -> str:
+        least = f"invariant must be at least {1 << (ranks - 1).bit_length()}, so that each rank has a micro-batch"
+        return f"{least}, not {self.micro_batches}" * (0 < self.micro_batches < ranks)
+
     def shares(self, ranks: int) -> tuple[range, ...]:
         return shares(self.micro_batches, ranks)
 
@@ -211,8 +216,7 @@ class OfSubtrees(Payload):
         return ranks * self.wire.most(ranks) * round_up(longest * itemsize, ROW_BYTES)
 
     def objection(self, ranks: int) -> str:
-        least = f"invariant must be at least {1 << (ranks - 1).bit_length()}, so that each rank has a micro-batch"
-        return f"{least}, not {self.wire.micro_batches}" * (self.wire.micro_batches < ranks)
+        return self.wire.objection(ranks)
 
     def places(self, bucket: BucketMemory, row: int) -> list[Array]:
         """Return the places of a row, for the subtrees of this rank or of another one."""
@@ -287,7 +291,7 @@ class FoldSubtrees(OfSubtrees):
     def prove(self, memory: Memory) -> None:
         every = self.wire.provable(memory.size).shares(memory.size)
         for rank in range(memory.size):
-            parts = list[tuple[range, Symbol]]()
+            parts: list[tuple[range, Symbol]] = []
             for other, part in enumerate(every):
                 kind, spans, sums = "row", subtrees(part), self.own_sums(memory, rank, rank)
                 if other != rank:

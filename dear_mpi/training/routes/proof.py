@@ -5,16 +5,17 @@ unwritten, for every order of the two threads: the main thread knows nothing abo
 schedule has waited for the last one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
-from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, by_host, servers
 from dear_mpi.training.routes.invariant import Tree, tree_of
 from dear_mpi.training.routes.route import WAYS, Payload, Route, said
-from dear_mpi.training.routes.stages import ENGINE, MAIN, UNKNOWN, Collective, Memory, Stage
+from dear_mpi.training.routes.stages import ENGINE, MAIN, Collective, Stage
 
 HOSTS = (0, 0, 0)  # ranks: with two, a neighbour is everyone else
 SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # hosts, likewise, for routes with levels; of unequal size
@@ -22,7 +23,121 @@ PERIODS = 2
 ROUND = 4  # iterations: longer rounds behave alike
 MOST_PERIOD, MOST_BEGIN = 64, 256
 BUCKET = "bucket 0"
+Symbol: TypeAlias = int  # index into a memory's table
+Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
+UNKNOWN = (-1, -1)  # key in weights
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # buffers
+
+
+class Memory:
+    """Hold the memory of all ranks in symbols, one per rank, buffer and shard; equal symbols are computed alike.
+
+        value s, state s                initial value and state of shard s
+        gradient t r s                  gradient of rank r in iteration t
+        sum a b ..., average a b ...    over ranks, in rank order
+        new n g v z, kept n g v z       value v after an update by n times gradient g with state z; the new state
+        code a ..., lost c              a rounded value; the error of its code
+        way v a, outer a w m            distance of values from an anchor; the anchor after an outer update
+        mixed v a                       half of each
+        leaf g i n, row a b ...         micro-batch i, one of n of gradient g; sums of a rank's subtrees
+        partial n                       a partial sum or unwritten value, in the n-th place without a symbol
+
+    Args:
+        hosts: host number of each rank.
+        buffers: kinds of a route's buffers, see ``Stage``.
+        assumed: whether codes fit.
+
+    Attributes:
+        fits: ``assumed`` after this iteration's check, None before.
+        misread: buffer, rank and shard of each partial value read.
+        common: whether all updates used gradients equal on all ranks.
+    """
+
+    def __init__(self, hosts: Sequence[int], buffers: Mapping[str, str], *, assumed: bool = True) -> None:
+        self.hosts, self.size, self.iteration, self.places_lost = hosts, len(hosts), 0, 0
+        self.fits: bool | None = None
+        self.assumed, self.common = assumed, True
+        self.misread: list[tuple[str, int, int]] = []
+        self.table: dict[tuple[object, ...], Symbol] = {}
+        self.made: list[tuple[Any, ...]] = []  # kind and parts of each symbol
+        self.weighed: list[Weights] = []
+        self.held: dict[tuple[str, int, int], Symbol] = {}
+        starts = {"values": "value", "layers": "value", "state": "state"}
+        starts |= {
+            buffer: "value" if kind == "values" else "zero" for buffer, kind in buffers.items() if kind != "scratch"
+        }
+        for buffer, kind in starts.items():
+            for rank, shard in self.places:
+                self.held[buffer, rank, shard] = self.symbol(kind, *([] if kind == "zero" else [shard]))
+
+    @property
+    def places(self) -> Iterator[tuple[int, int]]:
+        return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
+
+    def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
+        """Yield each shard, the ranks in one collective of it, and their sum's keeper."""
+        for shard in range(self.size):
+            serving = servers(shard, self.hosts if level else range(self.size))
+            if level == INSIDE:
+                yield from ((shard, *each) for each in zip(by_host(self.hosts), serving, strict=True))
+            else:
+                yield shard, serving, shard
+
+    def symbol(self, kind: str, *parts: int) -> Symbol:
+        key = (kind, *parts)
+        if key not in self.table:
+            self.table[key] = len(self.table)
+            self.made.append(key)
+            self.weighed.append(self.weights(kind, *parts))
+        return self.table[key]
+
+    def weights(self, kind: str, *parts: int) -> Weights:
+        one, scales = Fraction(1), defaultdict[Symbol, Fraction](Fraction)
+        match kind, parts:
+            case "gradient", (iteration, rank, _):
+                return {(iteration, rank): one}
+            case "partial", _:
+                return {UNKNOWN: one}
+            case (("sum" | "average" | "row"), _):
+                for part in parts:
+                    scales[part] += Fraction(1, len(parts) if kind == "average" else 1)
+            case "leaf", (gradient, _, count):
+                scales[gradient] = Fraction(1, count)
+            case "code", (first, *_):
+                scales[first] = one
+            case "way", (value, anchor):
+                scales[value] += one
+                scales[anchor] -= one
+            case (("outer" | "mixed"), (first, second, *_)):
+                scales |= dict.fromkeys((first, second), Fraction(1, 1 if kind == "outer" else 2))
+            case "new", (scale, gradient, value, _):
+                scales |= {value: one, gradient: Fraction(scale)}
+        found = defaultdict[tuple[int, int], Fraction](Fraction)
+        for part, share in scales.items():
+            for key, weight in self.weighed[part].items():
+                found[key] += share * weight
+        return found
+
+    def read(self, buffer: str, rank: int, shard: int) -> Symbol:
+        if (buffer, rank, shard) not in self.held:
+            self.forget(buffer, rank, shard)
+        found = self.held[buffer, rank, shard]
+        if self.made[found][0] == "partial":
+            self.misread.append((buffer, rank, shard))
+        return found
+
+    def write(self, buffer: str, rank: int, shard: int, symbol: Symbol) -> None:
+        self.held[buffer, rank, shard] = symbol
+
+    def compute(self, kind: str, reads: Sequence[str], write: str) -> None:
+        """Write a symbol built from buffers, place by place; "" copies the only buffer."""
+        for rank, shard in self.places:
+            parts = [self.read(buffer, rank, shard) for buffer in reads]
+            self.write(write, rank, shard, self.symbol(kind, *parts) if kind else parts[0])
+
+    def forget(self, buffer: str, rank: int, shard: int) -> None:
+        self.places_lost += 1
+        self.held[buffer, rank, shard] = self.symbol("partial", self.places_lost)
 
 
 class RouteError(ValueError):

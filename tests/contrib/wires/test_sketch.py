@@ -14,10 +14,9 @@ from dear_mpi.contrib.wires.sketch import Bits, Sketch, hashed, peeled
 from dear_mpi.contrib.wires.sketch_stages import Join
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.find import check_carries, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.stages import Collective
-from dear_mpi.training.routes.wires import check_carries
 from tests.training.test_wires import float32_layers, run
 
 COUNT, COUNTERS = 1 << 15, (1 << 15) // 10
