@@ -27,7 +27,7 @@ from dear_mpi.collectives.program.errors import (  # noqa: E402
     TransportError,
 )
 from dear_mpi.ranks.world import World  # noqa: E402
-from dear_mpi.torch.backend import init_process_group  # noqa: E402
+from dear_mpi.torch import init_process_group  # noqa: E402
 from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
 
 pytestmark = pytest.mark.mpi
@@ -384,7 +384,7 @@ def test_after_a_failure_on_the_wire_nothing_more_is_run(comm, monkeypatch):
     def lost(*arguments, **options):
         raise TransportError("the wire is cut")
 
-    monkeypatch.setattr("dear_mpi.torch.backend.all_reduce", lost)
+    monkeypatch.setattr("dear_mpi.contrib.process_group.backend.all_reduce", lost)
     try:
         with pytest.raises(TransportError, match="the wire is cut"):
             dist.all_reduce(torch.ones(3))
