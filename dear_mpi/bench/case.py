@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -55,12 +55,6 @@ class Operation:
     def addressed(self) -> bool:
         """Whether all chunks must have one length."""
         return self.contract is not None and self.contract.addressed
-
-    @property
-    def parted(self) -> bool:
-        """Whether a buffer has a part per rank: other tools count one part."""
-        found = self.contract
-        return found is not None and (found.addressed or the_owner in (found.begins, found.ends))
 
     @property
     def is_messages(self) -> bool:
@@ -171,17 +165,6 @@ class CannotRun(ValueError):
     """A candidate cannot run a case, on all ranks."""
 
 
-class Startable(Protocol):
-    """A collective that runs in the background, like a ``Plan``."""
-
-    def start(self) -> object: ...
-
-    def advance(self) -> object:
-        """Make progress without blocking."""
-
-    def wait(self) -> object: ...
-
-
 @dataclass(frozen=True)
 class Prepared:
     run: Callable[[], object]
@@ -189,7 +172,7 @@ class Prepared:
     untimed: Callable[[], object] = lambda: None  # after each run
     segment_bytes: int | None = None
     chosen: str | None = None  # by a plan
-    startable: Startable | None = None  # if it need not block
+    startable: Any = None  # if it need not block: a plan, or a function that starts an MPI call and returns its request
 
 
 @dataclass(frozen=True)
