@@ -102,7 +102,8 @@ frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests 
 test-frameworks: install ## DistributedOptimizer, JAX, our backend of torch.distributed, and gloo, on the CPU
 	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
 	$(PYTHON) -m pytest -q $(PARALLEL) tests/torch tests/contrib
-	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py)
+	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) \
+		$(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py $(filter %/process_group/mpi %/gloo/mpi,$(MPI_TESTS)))
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
 	@$(PYTHON) -c 'import cupy' 2>/dev/null || { echo "test-gpu needs CuPy: $(PYTHON) -m pip install cupy-cuda13x" \

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.run import against_peers, is_noisy, shown
+from dear_mpi.bench.run import against_peers, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -89,7 +89,7 @@ def against_mpi(rows):
     peers, do not count. A class counts only cases that are known for every algorithm with a mean there. Without such a
     case, a word gives the reason.
     """
-    silent = {(row.case, row.algorithm) for row in rows if is_noisy(row) or row.wrong}
+    silent = {(row.case, row.algorithm) for row in rows if row.median_us.is_noisy or row.wrong}
     ours = {}
     for row in rows:
         if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:

@@ -35,7 +35,7 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__", "dear_mpi.collectives.algorithms.registry",
     "dear_mpi.collectives.plans.runners.__init__", "dear_mpi.collectives.program.user_file",
-    "dear_mpi.bench.backends", "dear_mpi.training.__init__",
+    "dear_mpi.training.__init__",
     "dear_mpi.kernels.array", "dear_mpi.models.data",
 }  # fmt: skip
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array

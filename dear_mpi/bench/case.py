@@ -1,15 +1,13 @@
 """Define operations, cases (an operation at one size and setting), a candidate's samples, and their row.
 
-Without programs: gather, scatter; sendrecv (each rank to its successor); barrier; osu_latency, osu_bw and osu_bibw as
-ping_pong, bandwidth and both_ways, timed on the first of the two ranks. Source: nccl-tests (busbw), OSU
-Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+Extras add operations without programs. Source: nccl-tests (busbw).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +15,14 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
-from dear_mpi.collectives.program.program import COLLECTIVES, Contract, root, the_owner
+from dear_mpi.collectives.program.program import COLLECTIVES, Contract
+from dear_mpi.collectives.program.user_file import WithExtras
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.declared import Declared, option
 from dear_mpi.reporting.stats import median
 
-WINDOW = 64  # as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, at least these messages
 
 
@@ -38,6 +36,7 @@ class Operation:
     pair: bool = False  # only the first and the last rank communicate, out of place
     window: int = 1  # most messages to a rank in one run, each to its place
     parts: int = 1  # repetitions of the timed part, per message of the window
+    calls: Callable[[Setup, Any], Prepared] | None = None  # prepares a form of MPI's calls, without a program
 
     def factor(self, ranks: int) -> float:
         times = float(self.busbw.partition("(")[0] or 1)
@@ -57,48 +56,21 @@ class Operation:
         return self.contract is not None and self.contract.addressed
 
     @property
-    def parted(self) -> bool:
-        """Whether a buffer has a part per rank: other tools count one part."""
-        found = self.contract
-        return found is not None and (found.addressed or the_owner in (found.begins, found.ends))
-
-    @property
     def is_messages(self) -> bool:
         return self.sized and self.contract is None
 
 
-PAIR = "a message between the first and the last rank"
-OPERATIONS = {
-    "all_reduce": Operation("the buffer of each rank", "2(n-1)/n", COLLECTIVES["all_reduce"]),
-    "reduce_scatter": Operation("the buffer that each rank brings", "(n-1)/n", COLLECTIVES["reduce_scatter"]),
-    "all_gather": Operation("the buffer that each rank ends with", "(n-1)/n", COLLECTIVES["all_gather"]),
-    "broadcast": Operation("the buffer of each rank", "1", COLLECTIVES["broadcast"]),
-    "reduce": Operation("the buffer of each rank", "1", COLLECTIVES["reduce"]),
-    "all_to_all": Operation("the buffer of each rank, with a part per rank", "(n-1)/n", COLLECTIVES["all_to_all"]),
-    "gather": Operation("the buffer that the root ends with", "(n-1)/n", Contract(the_owner, root)),
-    "scatter": Operation("the buffer that the root brings", "(n-1)/n", Contract(root, the_owner)),
-    "sendrecv": Operation("a message to the successor", source=lambda rank, ranks: (rank - 1) % ranks),
-    "barrier": Operation("nothing", "0"),
-    "ping_pong": Operation(
-        f"{PAIR}, and back; time is for one way",
-        source=lambda rank, ranks: {0: ranks - 1, ranks - 1: 0}.get(rank),
-        pair=True,
-        parts=2,
-    ),
-    "bandwidth": Operation(
-        f"{PAIR}, of many in a row; time is for one of them",
-        source=lambda rank, ranks: 0 if rank == ranks - 1 else None,
-        pair=True,
-        window=WINDOW,
-    ),
-    "both_ways": Operation(
-        f"{PAIR}, of many in a row in each direction; time is for one of each",
-        "2",
-        source=lambda rank, ranks: {0: ranks - 1, ranks - 1: 0}.get(rank),
-        pair=True,
-        window=WINDOW,
-    ),
-}
+OPERATIONS = WithExtras(
+    {
+        "all_reduce": Operation("the buffer of each rank", "2(n-1)/n", COLLECTIVES["all_reduce"]),
+        "reduce_scatter": Operation("the buffer that each rank brings", "(n-1)/n", COLLECTIVES["reduce_scatter"]),
+        "all_gather": Operation("the buffer that each rank ends with", "(n-1)/n", COLLECTIVES["all_gather"]),
+        "broadcast": Operation("the buffer of each rank", "1", COLLECTIVES["broadcast"]),
+        "reduce": Operation("the buffer of each rank", "1", COLLECTIVES["reduce"]),
+        "all_to_all": Operation("the buffer of each rank, with a part per rank", "(n-1)/n", COLLECTIVES["all_to_all"]),
+    },
+    "operations",
+)
 
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
@@ -171,17 +143,6 @@ class CannotRun(ValueError):
     """A candidate cannot run a case, on all ranks."""
 
 
-class Startable(Protocol):
-    """A collective that runs in the background, like a ``Plan``."""
-
-    def start(self) -> object: ...
-
-    def advance(self) -> object:
-        """Make progress without blocking."""
-
-    def wait(self) -> object: ...
-
-
 @dataclass(frozen=True)
 class Prepared:
     run: Callable[[], object]
@@ -189,7 +150,7 @@ class Prepared:
     untimed: Callable[[], object] = lambda: None  # after each run
     segment_bytes: int | None = None
     chosen: str | None = None  # by a plan
-    startable: Startable | None = None  # if it need not block
+    startable: Any = None  # if it need not block: a plan, or a function that starts an MPI call and returns its request
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
     -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, with each rank's count
     -beside         from the buffer into a second one; all other calls work in place
 
-Moving the result is not timed. Messages go in stages, all in flight at once (OSU Micro-Benchmarks 7.4, c/mpi/pt2pt).
+Moving the result is not timed. The calls of a stage are in flight at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,17 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
-from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.runners.native import INT_MAX, move, mpi_call, too_many
-from dear_mpi.collectives.program.program import COLLECTIVES, Partition
-from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
+from dear_mpi.collectives.plans.runners.native import move, mpi_call
+from dear_mpi.collectives.program.program import Partition
+from dear_mpi.kernels.array import array_module, library_of
 from dear_mpi.kernels.calls import copier
 
 Call: TypeAlias = Callable[[], Any]
 MpiCall: TypeAlias = tuple[str, Sequence[Any]]
 """The name of mpi4py's blocking call, and its arguments, which all forms share."""
-
-DATA, ANSWER = 1, 2  # tags
 
 
 class All:
@@ -40,20 +37,6 @@ class All:
 
     def Wait(self) -> None:
         type(self.requests[0]).Waitall(self.requests)
-
-
-class Nonblocking:
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-    def start(self) -> None:
-        self.request = self.call()
-
-    def advance(self) -> bool:
-        return bool(self.request.Test())
-
-    def wait(self) -> None:
-        self.request.Wait()
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
@@ -96,7 +79,7 @@ def blocking(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
 def nonblocking(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
     (stage,) = stages
     begin = starter(comm, stage)
-    return Prepared(lambda: begin().Wait(), startable=Nonblocking(begin))
+    return Prepared(lambda: begin().Wait(), startable=begin)
 
 
 def persistent(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
@@ -153,7 +136,7 @@ FORMS = {  # by suffix of a candidate
 def native(setup: Setup, form: Form) -> Prepared:
     if why := form.why_not(setup.case, setup.transport.size):
         raise CannotRun(why)
-    return with_program(setup, form) if setup.case.collective in COLLECTIVES else without_program(setup, form)
+    return (setup.case.operation.calls or with_program)(setup, form)
 
 
 def with_program(setup: Setup, form: Form) -> Prepared:
@@ -181,70 +164,6 @@ def with_program(setup: Setup, form: Form) -> Prepared:
     return replace(prepared, untimed=untimed)
 
 
-def without_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare messages, a barrier, a gather or a scatter; CannotRun if MPI does not take the arrays."""
-    case, x, transport = setup.case, setup.x, setup.transport
-    taken = transport.takes(x)
-    if case.operation.contract is not None:
-        assert transport.native is not None, "prepare has seen it"
-        taken = built_for(x, transport.native, taken=taken)
-    if case.operation.sized and not taken:
-        raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
-    if too_many(case.nbytes):
-        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.nbytes}")
-    stages = messages(setup, form) if case.operation.is_messages else [[parts_call(setup, by_counts=form.counts)]]
-    prepared = form.prepare(transport.native, stages)
-    if library_of(x) == "numpy":
-        return prepared
-    return replace(prepared, run=one_by_one([partial(synchronize, x), prepared.run]))  # MPI ignores streams
-
-
-def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
-    """Return this rank's messages by stage."""
-    case, rank, ranks, arrive = setup.case, setup.transport.rank, setup.transport.size, setup.out
-    source, dest = (ranks - 1 - rank,) * 2 if case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
-    if case.collective == "sendrecv" and form.prepare is blocking:
-        sent = octets(setup.x)
-        if arrive is None:
-            return [[("Sendrecv_replace", (sent, dest, DATA, source, DATA))]]
-        return [[("Sendrecv", (sent, dest, DATA, octets(arrive), source, DATA))]]
-    assert arrive is not None, "Form.why_not has seen it"
-    window = case.window
-    sends: list[MpiCall] = [("Send", (octets(setup.x), dest, DATA))] * (window if setup.x.size else 0)
-    places = arrive.reshape(window, -1) if arrive.size else ()
-    receives: list[MpiCall] = [("Recv", (octets(place), source, DATA)) for place in places]
-    match case.collective:
-        case "ping_pong":
-            found = [receives, sends] if rank else [sends, receives]
-        case "bandwidth":  # a byte answers that all have arrived
-            byte = octets(np.zeros(1, np.uint8))
-            answers: list[MpiCall] = [("Recv", (byte, dest, ANSWER)) for _ in sends[:1]]
-            answers += [("Send", (byte, source, ANSWER)) for _ in receives[:1]]
-            found = [sends + receives, answers]
-        case _:
-            found = [receives + sends]
-    return [stage for stage in found if stage]
-
-
-def parts_call(setup: Setup, *, by_counts: bool) -> MpiCall:
-    """Return a barrier, gather or scatter; with counts if parts differ, or on request. None is MPI_IN_PLACE."""
-    case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
-    if not case.operation.sized:
-        return "Barrier", ()
-    partition, gathers, is_root = Partition.of(case.count, setup.transport.size), case.collective == "gather", rank == 0
-    by_counts, own = by_counts or len(set(partition.counts)) > 1, partition.shard(rank)
-    nbytes = [count * x.itemsize for count in partition.counts]
-
-    def whole(array: Array) -> list[Any]:
-        return [array.view("u1"), nbytes if by_counts else nbytes[rank], "B"]
-
-    mine = x[own] if out is None else x if gathers else out
-    part = None if is_root and out is None else octets(mine)
-    all_parts = whole(out if gathers and out is not None else x) if is_root else None
-    arguments = (part, all_parts, 0) if gathers else (all_parts, part, 0)
-    return f"{case.collective.capitalize()}{'v' * by_counts}", [prebuilt(each) for each in arguments]
-
-
 def prebuilt(argument: Any) -> Any:
     """Build once: saves mpi4py at least 0.1 us per lookup."""
     from mpi4py import MPI
@@ -257,12 +176,6 @@ def prebuilt(argument: Any) -> Any:
             kind = MPI.Datatype.fromcode(array.dtype.char)
             said = [] if kind == MPI.DATATYPE_NULL else [kind]
     return [MPI.buffer.frombuffer(array), *said] if said else argument
-
-
-def octets(array: Array) -> Any:
-    from mpi4py import MPI
-
-    return prebuilt([array.view("u1"), MPI.BYTE])
 
 
 def call_alone(collective: str) -> Callable[[], object]:

@@ -1,8 +1,5 @@
 """Print a benchmark on rank 0. Table rows begin with blanks; other lines begin with ``#``."""
 
-import csv
-import io
-import json
 import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +9,10 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from dear_mpi.bench.backends import candidate, label, labels
+from dear_mpi.bench.backends import candidate, labels
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.machine_file import MOST_RANKS, Fit, Row
-from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
+from dear_mpi.bench.run import Report, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.user_file import WithExtras
@@ -61,7 +58,7 @@ def time_text(rows: Sequence[Row]) -> str:
 
 def average_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Return nccl-tests' two sums; the mean is without noisy rows."""
-    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
+    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not row.median_us.is_noisy]
     yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
     yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
 
@@ -76,7 +73,7 @@ def left_out(report: Report) -> Iterator[str]:
 def spread_text(row: Row) -> str:
     """Return half of the median's interval, in % of the median."""
     half = fitted(50 * (row.ci_high_us - row.ci_low_us) / row.p50_us, 6)
-    return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * is_noisy(row)}"
+    return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * row.median_us.is_noisy}"
 
 
 # A column if rows differ, else a line above them.
@@ -219,38 +216,6 @@ def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
     return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 
-def csv_lines(report: Report) -> Iterator[str]:
-    """Unknown values are empty, lists are JSON."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in report.rows:
-        values = (getattr(row, name) for name in COLUMNS)
-        writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
-    yield from file.getvalue().splitlines()
-
-
-MARKDOWN: dict[str, Callable[[Row], str]] = {
-    "collective": lambda row: row.collective,
-    "ranks": lambda row: str(row.ranks),
-    "algorithm": lambda row: label(row.algorithm, row.chosen, row.segment_bytes),
-    "size": lambda row: format_bytes(row.bytes),
-    **SETTINGS,
-    **FIGURES,
-    "model us": lambda row: "" if row.model_us is None else fitted(row.model_us, 7),
-}
-
-
-def markdown_lines(report: Report) -> Iterator[str]:
-    yield f"| {' | '.join(MARKDOWN)} |"
-    yield "|---" * len(MARKDOWN) + "|"
-    for row in shown(report.rows, report.names):
-        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in MARKDOWN.values())} |"
-    yield ""
-    model = "model: us that the network below predicts"
-    yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
-
-
 class Format(NamedTuple):
     """How rows are printed; extras add some (``dear_mpi.formats``)."""
 
@@ -259,10 +224,7 @@ class Format(NamedTuple):
     suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # or refuses it
 
 
-FORMATS = WithExtras(
-    {"table": Format(table_lines, names_missing=True), "csv": Format(csv_lines), "markdown": Format(markdown_lines)},
-    "formats",
-)
+FORMATS = WithExtras({"table": Format(table_lines, names_missing=True)}, "formats")
 DEFAULT = "table"
 
 

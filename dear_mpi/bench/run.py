@@ -241,16 +241,11 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def is_noisy(row: Row) -> bool:
-    """Whether the median's interval exceeds the median."""
-    return row.median_us.is_noisy
-
-
 def ratio_mark(row: Row) -> str:
     """Return a star if the ratio's interval excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
-    return "*" * (is_clear and not is_noisy(row))
+    return "*" * (is_clear and not row.median_us.is_noisy)
 
 
 def merit(row: Row) -> tuple[bool, float]:

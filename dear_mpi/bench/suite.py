@@ -12,6 +12,7 @@ from dear_mpi.bench.data import check_exact
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.user_file import entry_points_of
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
@@ -30,9 +31,10 @@ Key = tuple[str, int]  # candidate, segment_bytes
 
 MOST_ASKED = 10**7  # samples: all are kept
 OPS = ("sum", "average", "prod", "min", "max")
+THEIRS = ", ".join(["native (this job's MPI)", *entry_points_of("candidates")])
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
-    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), gloo. "
+    f"a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: {THEIRS}. "
     "native-best is the fastest of all calls of MPI, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())

@@ -1,14 +1,22 @@
-"""What several extras share: timelines as read from files, how they look, and columns of text."""
+"""What several extras share: how timelines look, as read from files, columns of text, and saved runs of ``bench``."""
+
+from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import convert
 
-from dear_mpi.reporting.units import plural
+from dear_mpi.bench.machine_file import KIND, MachineFile, Row
+from dear_mpi.collectives.program.json_file import reading
+from dear_mpi.reporting.units import check_distinct, plural
 from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
+
+if TYPE_CHECKING:
+    from dear_mpi.bench.saved import Run as SavedRun
 
 COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
@@ -135,3 +143,35 @@ def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
     for first, *others in lines:
         texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
         yield "  ".join([first.ljust(widths[0]), *texts])
+
+
+# Rows that agree in these columns are one point.
+CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
+Point: TypeAlias = tuple[Any, ...]
+
+
+def point_of(row: Row) -> Point:
+    return tuple(getattr(row, name) for name in CHOSEN)
+
+
+def points_of(run: SavedRun) -> dict[Point, Row]:
+    return {point_of(row): row for row in run.rows}
+
+
+def read_runs(what: str, files: Sequence[str]) -> list[SavedRun]:
+    """Read files of ``bench --json``; a ValueError for others, and for equal names."""
+    check_distinct(what, files)
+    return list(map(read_run, files))
+
+
+def read_run(text: str) -> SavedRun:
+    from dear_mpi.bench.saved import Run as SavedRun  # which readers of timelines need not load
+
+    with reading("run", Path(text), "dear-mpi bench --json") as content:
+        rows = convert(content, MachineFile).rows
+        if not rows:
+            raise ValueError("it has no rows")
+        point, times = Counter(map(point_of, rows)).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
+    return SavedRun(text, rows, {name: value for name, value in content.items() if name != "rows"})

@@ -1,14 +1,13 @@
 """The benchmark without MPI: sizes, ranks that are threads, the fitted network, means of ratios, rules for `auto`."""
 
 import re
-import socket
 from dataclasses import replace
 from threading import current_thread
 from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
+from dear_mpi.bench.backends import calls_of, label
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.machine_file import fit_network, programs_of
@@ -89,12 +88,11 @@ def test_ranks_may_be_threads(ranks, kind):
     assert not report.left_out
 
 
-def test_who_needs_mpi_says_so_to_threads(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # torch is there, and is not asked for more
-    settings = Suite((60,), algorithms=("native", "gloo", "naive"), iterations=5)
+def test_who_needs_mpi_says_so_to_threads():
+    settings = Suite((60,), algorithms=("native", "naive"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=3)
     reason = "needs messages of MPI itself, not loopback (threads)"
-    assert report.left_out == [(f"{name}: {reason}", "all_reduce", 60) for name in ("native", "gloo")]
+    assert report.left_out == [(f"native: {reason}", "all_reduce", 60)]
     assert {row.algorithm for row in report.rows} == {"naive"}
 
 
@@ -326,26 +324,3 @@ def test_each_number_of_ranks_has_rules_of_its_own_for_all_sizes():
     segment = rows[0].segment_bytes
     wanted = [Rule("all_reduce", 2, None, "ring", segment), Rule("all_reduce", 4, None, "bruck", segment)]
     assert tuned(rows) == tuned(rows[::-1])[::-1] == wanted
-
-
-@pytest.mark.parametrize(("hosts", "address"), [(["a", "a"], "127.0.0.1"), (["a", "localhost"], "127.0.0.1")])
-def test_where_the_ranks_of_gloo_meet(monkeypatch, hosts, address):
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    assert meeting_place(hosts) == address
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.7")
-    assert meeting_place(hosts) == "127.0.0.7"
-
-
-def test_gloo_listens_where_it_must_alone(monkeypatch):
-    pytest.importorskip("torch", reason="gloo needs torch")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    monkeypatch.setenv("MASTER_PORT", str(port))
-
-    def body(world):
-        with gloo_group(world):
-            socket.create_connection(("127.0.0.1", port)).close()
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.2", port))
-
-    run_world(body, threads=1)

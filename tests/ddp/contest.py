@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from dear_mpi.bench.backends import gloo_group
 from dear_mpi.collectives import transport_of
+from dear_mpi.contrib.gloo.candidate import gloo_group
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.compare import Candidate, turns

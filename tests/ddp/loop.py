@@ -12,7 +12,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from dear_mpi.models.synthetic import GRADIENT_SCALE, ComputeTime, shares_of
-from dear_mpi.torch.backend import NAME, group_of
 
 RATE = 0.01
 UNIT_BYTES = 4 << 20  # of FSDP2: modules in a row until their parameters are as large, as a block of a network is
@@ -115,6 +114,8 @@ def units(modules):
 
 def our_group(transport, algorithm):
     """Collective: a group of all ranks beside that of gloo, whose collectives are ours."""
+    from dear_mpi.contrib.process_group.backend import NAME, group_of  # an extra
+
     make = partial(group_of, transport, {"algorithm": algorithm}, 0.0)
     dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
     return dist.new_group(backend=NAME)

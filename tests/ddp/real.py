@@ -15,7 +15,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 import dear_mpi.torch as dear
-from dear_mpi.bench.backends import gloo_group
+from dear_mpi.contrib.gloo.candidate import gloo_group
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval

@@ -6,11 +6,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (our extra 'torch')")
 
 import dear_mpi.torch as dear  # noqa: E402
-from dear_mpi.bench.backends import gloo_group  # noqa: E402
-from dear_mpi.collectives import transport_of  # noqa: E402
-from dear_mpi.ranks.world import World  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
+from tests.torch.gloo import over_gloo  # noqa: E402
 from tests.torch.models import values  # noqa: E402
 from tests.torch.test_random import SEEDS, Case  # noqa: E402
 
@@ -53,7 +51,7 @@ def test_one_rank_alone_saves_what_is_up_to_date(comm, agree, update):
 
 
 def test_random_combinations_end_as_under_ddp(comm, agree):
-    with gloo_group(World(transport_of(comm))):
+    with over_gloo(comm):
         for seed in SEEDS:
             case = Case(seed, comm.size)
             module, optimizer = case.begin()

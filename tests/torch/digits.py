@@ -5,11 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dear_mpi.bench.backends import gloo_group
-from dear_mpi.collectives import transport_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.data import Batches, load_data
-from dear_mpi.ranks.world import World
+from tests.torch.gloo import over_gloo
 from tests.torch.models import Residual, values
 
 ITERATIONS = 24
@@ -62,6 +60,6 @@ def learned(comm, model, optimizer=None):
 def ddp(comm, name):
     """Losses and parameters of DDP over gloo."""
     module = new(name)
-    with gloo_group(World(transport_of(comm))):
+    with over_gloo(comm):
         losses = learned(comm, nn.parallel.DistributedDataParallel(module))
     return losses, values(module)

@@ -409,3 +409,11 @@ def test_a_cuda_graph_is_refused(monkeypatch):
                 loss_of(own, 0, 0)
 
     run_loopback(1, body)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr("dear_mpi.torch.entry_points_of", lambda group: {})
+    with pytest.raises(ImportError, match="init_process_group is in the extra 'process_group', which is not installed"):
+        from dear_mpi.torch import init_process_group  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'init_group'"):
+        from dear_mpi.torch import init_group  # noqa: F401

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import CHOSEN, Point, Run, point_of
+from dear_mpi.bench.saved import Run
+from dear_mpi.contrib.look import CHOSEN, Point, point_of, points_of
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
@@ -158,7 +159,7 @@ def check_comparable(one: Run, other: Run) -> None:
     if emulated[0] != emulated[1]:
         real, slowed = (other, one) if emulated[0] else (one, other)
         raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
-    if one.points.keys() & other.points.keys():
+    if points_of(one).keys() & points_of(other).keys():
         return
     for name in CHOSEN:
         values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
@@ -192,7 +193,7 @@ def text_of(value: Any) -> str:
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    found = grouped((row for run in runs for row in run.points.values()), point_of)
+    found = grouped((row for run in runs for row in points_of(run).values()), point_of)
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
     return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
 

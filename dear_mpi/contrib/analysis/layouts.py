@@ -1,4 +1,4 @@
-"""Print in the layouts of nccl-tests 2.19 and OSU's benchmarks 7.4, for programs that read them.
+"""Print in the layouts of nccl-tests 2.19 and OSU's benchmarks 7.4, for programs that read them; as CSV; for a page.
 
 nccl-tests: 13 fields a row; other lines begin with #. One header and trailer: some readers take all between the last
 two. Source: ``writeResultHeader``, ``writeBenchmarkLineBody``.
@@ -15,23 +15,40 @@ Avg is over calls and ranks; Min and Max are of the ranks' means. A size is of o
 except for reduce-scatter.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dear_mpi.bench.backends import label
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.output import Format, average_lines, fitted, left_out, time_text
-from dear_mpi.bench.run import Report, is_noisy, shown
+from dear_mpi.bench.output import (
+    COLUMNS,
+    FIGURES,
+    SETTINGS,
+    Format,
+    average_lines,
+    clocks,
+    columns,
+    fit_text,
+    fitted,
+    left_out,
+    time_text,
+)
+from dear_mpi.bench.run import Report, shown
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.program.program import root
-from dear_mpi.reporting.units import grouped, plural
+from dear_mpi.collectives.program.program import root, the_owner
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 
 def of_one_part(row: Row, of: int) -> int:
     """Return a row's count or size (``of``), of the largest part if the buffer has parts."""
-    if not row.count or not OPERATIONS[row.collective].parted:
+    contract = OPERATIONS[row.collective].contract
+    parted = contract is not None and (contract.addressed or the_owner in (contract.begins, contract.ends))
+    if not row.count or not parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
 
@@ -131,7 +148,7 @@ def osu_lines(report: Report) -> Iterator[str]:
         yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {TITLES[first.collective]} Test v7.4"
         yield f"# In this layout by dear-mpi bench: {name}, {first.ranks} ranks, {first.placement}{op}"
         yield f"# Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
-        if noisy := [str(osu_size(row)) for row in rows if is_noisy(row)]:
+        if noisy := [str(osu_size(row)) for row in rows if row.median_us.is_noisy]:
             yield f"# The median has an interval wider than itself at {', '.join(noisy)}"
         if operation.sized:
             yield f"# Datatype: {OSU_TYPES.get(first.dtype, first.dtype)}."
@@ -156,5 +173,38 @@ def osu_size(row: Row) -> int:
     return row.bytes if row.collective == "reduce_scatter" else of_one_part(row, row.bytes)
 
 
+def csv_lines(report: Report) -> Iterator[str]:
+    """Unknown values are empty, lists are JSON."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in report.rows:
+        values = (getattr(row, name) for name in COLUMNS)
+        writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
+    yield from file.getvalue().splitlines()
+
+
+PAGE: dict[str, Callable[[Row], str]] = {
+    "collective": lambda row: row.collective,
+    "ranks": lambda row: str(row.ranks),
+    "algorithm": lambda row: label(row.algorithm, row.chosen, row.segment_bytes),
+    "size": lambda row: format_bytes(row.bytes),
+    **SETTINGS,
+    **FIGURES,
+    "model us": lambda row: "" if row.model_us is None else fitted(row.model_us, 7),
+}
+
+
+def markdown_lines(report: Report) -> Iterator[str]:
+    yield f"| {' | '.join(PAGE)} |"
+    yield "|---" * len(PAGE) + "|"
+    for row in shown(report.rows, report.names):
+        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in PAGE.values())} |"
+    yield ""
+    model = "model: us that the network below predicts"
+    yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
+
+
 NCCL = Format(nccl_lines, names_missing=True, suited=suited_to_nccl)
 OSU = Format(osu_lines)
+CSV, MARKDOWN = Format(csv_lines), Format(markdown_lines)

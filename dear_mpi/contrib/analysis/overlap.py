@@ -42,10 +42,30 @@ WARM_UP, TURNS = 3, (5, 100)  # uncounted; range of counted
 WAYS = ("tests", "thread")
 
 
+class Nonblocking:
+    """A call of MPI as a plan."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def start(self) -> None:
+        self.request = self.call()
+
+    def advance(self) -> bool:
+        return bool(self.request.Test())
+
+    def wait(self) -> None:
+        self.request.Wait()
+
+
 class Driven:
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
-        assert prepared.startable is not None, "the caller has seen it"
-        self.run, self.call, self.transport = prepared.run, prepared.startable, transport
+        call = prepared.startable
+        self.run, self.call, self.transport = (
+            prepared.run,
+            call if hasattr(call, "start") else Nonblocking(call),
+            transport,
+        )
         self.thread, self.tests, self.numbers, self.passes = thread, tests, np.ones(NUMBERS[0]), PASSES
 
     def compute(self, passes: int) -> None:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from dear_mpi.bench.backends import meeting_place
+from dear_mpi.contrib.gloo.candidate import meeting_place
 from dear_mpi.ranks.world import run_world
 
 WARM, FIRST = 5, -20

@@ -1,18 +1,26 @@
-"""Formats of nccl-tests and OSU's benchmarks, by readers of these."""
+"""Formats of nccl-tests and OSU's benchmarks, by readers of these; CSV by pandas."""
 
-from dataclasses import replace
+import io
+import json
+import math
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.bench.case import OPERATIONS
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.output import COLUMNS, show_bench
+from dear_mpi.bench.run import against_peers
 from dear_mpi.bench.suite import Suite
 from dear_mpi.contrib.analysis.layouts import NCCL, NCCL_TYPES, PROGRAMS
+from dear_mpi.ranks.world import run_world
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table
 from tests.bench.test_bench import row
-from tests.bench.test_output import SPLIT, TIMES, alike, odd_rows, placed_rows, printed
+from tests.bench.test_output import SPLIT, TIMES, alike, odd_rows, placed_rows, printed, report
 from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.rooms import DELETED
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,6 +115,7 @@ def test_osus_readers_read_any_row(made, times):
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
 
 
+@pytest.mark.skipif("operations" in DELETED, reason="an extra, which was deleted")
 def test_barriers_and_messages_have_osus_layouts():
     rows = [replace(row("native", 64, 2.0), collective=name) for name in ("ping_pong", "bandwidth", "both_ways")]
     rows.insert(0, replace(row("native", 64, 2.0), collective="barrier", bytes=0, count=0))
@@ -133,3 +142,46 @@ def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
     assert_one_line(
         invoke(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
     )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(odd_rows(), min_size=1, max_size=4))
+def test_csv_goes_through_pandas(made):
+    pandas = pytest.importorskip("pandas")
+    found = pandas.read_csv(io.StringIO(printed("csv", *made)), keep_default_na=False, na_values=[""])
+    assert list(found) == list(COLUMNS)
+    assert set(COLUMNS) == {each.name for each in fields(Row)} - {"times_us"}
+    for read, was in zip(found.to_dict("records"), against_peers(made), strict=True):
+        read["hosts"] = json.loads(read["hosts"])
+        read = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in read.items()}
+        assert Row(**read) == replace(was, times_us=None)
+
+
+def test_markdown_is_a_table():
+    lines = printed("markdown", *placed_rows(), row("ring|x", 64), names=("ring", "ring|x")).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 4 + 1
+    assert "ring\\|x" in table[-1]
+    assert {line.replace("\\|", "").count("|") for line in table} == {15}
+    assert lines[len(table)] == ""
+
+
+def test_rank_0_prints_and_says_who_was_left_out(capsys):
+    made = report(row("ring", 64), left_out=[("gloo: needs torch", "all_reduce", 4)])
+    run_world(lambda world: show_bench(world, made, "csv"), threads=2)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2
+    assert said.err.strip() == "note: left out: gloo: needs torch (all_reduce of 4 B)"
+
+
+@pytest.mark.parametrize(("form", "first"), [("csv", "collective,"), ("markdown", "| coll")])
+def test_bench_prints_in_a_format(form, first):
+    given = ("--sizes", "1KiB", "--budget", "10ms", "--format", form)
+    assert succeed("bench", "--threads", 2, "--algorithms", "ring", *given).stdout.startswith(first)
+
+
+def test_a_format_for_programs_has_rows_alone():
+    """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
+    given = ("--sizes", "64B,1KiB", "--budget", "10ms", "--format", "csv")
+    result = succeed("bench", "--threads", 3, "--algorithms", "ring", *given)
+    assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]

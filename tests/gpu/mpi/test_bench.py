@@ -30,6 +30,8 @@ def test_what_mpi_alone_does_with_device_memory(comm, placement):
     """It does it right, or the reason is that this MPI was not built for GPUs."""
     select_gpu()
     names = tuple(name for name in OPERATIONS if name not in COLLECTIVES)
+    if not names:
+        pytest.skip("they are of an extra, which was deleted")
     settings = Suite(
         (4, 10_000),
         names,

@@ -18,17 +18,16 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from dear_mpi.bench.backends import gloo_group  # noqa: E402
-from dear_mpi.collectives import all_reduce, transport_of  # noqa: E402
+from dear_mpi.collectives import all_reduce  # noqa: E402
 from dear_mpi.collectives.program.errors import (  # noqa: E402
     ArgumentError,
     CollectiveError,
     MismatchError,
     TransportError,
 )
-from dear_mpi.ranks.world import World  # noqa: E402
-from dear_mpi.torch.backend import init_process_group  # noqa: E402
+from dear_mpi.torch import init_process_group  # noqa: E402
 from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
+from tests.torch.gloo import over_gloo  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -77,7 +76,7 @@ def test_bool_and_bitwise_reductions_are_those_of_gloo(comm, agree):
         found = list(results())
     finally:
         dist.destroy_process_group()
-    with gloo_group(World(transport_of(comm))):
+    with over_gloo(comm):
         expected = list(results())
     for case, mine, theirs in zip(cases, found, expected, strict=True):
         agree(mine == theirs, f"{case}: {mine} beside {theirs}")
@@ -218,7 +217,7 @@ def test_hooks_of_ddp_train(comm, agree, hook):
         agree(len(set(comm.allgather(found[-1].tobytes()))) == 1, f"buckets of {bucket_mb} MB")
     if hook != "quantized":
         atol = 2e-3 if hook == "fp16" else 1e-6  # gloo adds in another order
-        with gloo_group(World(transport_of(comm))):
+        with over_gloo(comm):
             agree(np.allclose(found[0], hooked(comm, hook, 25), atol=atol))
 
 
@@ -384,7 +383,7 @@ def test_after_a_failure_on_the_wire_nothing_more_is_run(comm, monkeypatch):
     def lost(*arguments, **options):
         raise TransportError("the wire is cut")
 
-    monkeypatch.setattr("dear_mpi.torch.backend.all_reduce", lost)
+    monkeypatch.setattr("dear_mpi.contrib.process_group.backend.all_reduce", lost)
     try:
         with pytest.raises(TransportError, match="the wire is cut"):
             dist.all_reduce(torch.ones(3))

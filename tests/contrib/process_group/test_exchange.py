@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import CollectiveError, MismatchError, all_reduce
-from dear_mpi.collectives.plans.functions import exchange
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.contrib.process_group.exchange import exchange
 
 
 def octets(sender, receiver):
@@ -24,7 +24,7 @@ def test_every_rank_gets_what_the_others_have_for_it(size):
 
 
 def test_long_messages_are_cut(monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.plans.functions.MESSAGE_BYTES", 3)
+    monkeypatch.setattr("dear_mpi.contrib.process_group.exchange.MESSAGE_BYTES", 3)
 
     def call(transport):
         incoming = [np.zeros(10, np.uint8), np.zeros(10, np.uint8)]

@@ -11,9 +11,9 @@ import torch.distributed as dist  # noqa: E402
 
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.collectives.transports.watchdog import Watchdog  # noqa: E402
-from dear_mpi.torch import group as torch_group  # noqa: E402
-from dear_mpi.torch.backend import DearGroup, init_process_group  # noqa: E402
-from dear_mpi.torch.group import TorchGroup  # noqa: E402
+from dear_mpi.contrib.process_group import group as torch_group  # noqa: E402
+from dear_mpi.contrib.process_group.backend import DearGroup, init_process_group  # noqa: E402
+from dear_mpi.contrib.process_group.group import TorchGroup  # noqa: E402
 
 
 def test_without_communicators_there_is_one_group():

@@ -4,18 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.case import OPERATIONS, WINDOW, Case, Prepared
+from dear_mpi.bench.case import OPERATIONS, Case, Prepared
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Interleaved, needed_bytes
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES, Partition
+from dear_mpi.contrib.operations.calls import WINDOW
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import run_world
 
 ALONE = [name for name in OPERATIONS if name not in COLLECTIVES]
 MOVING = [name for name in ALONE if name != "barrier"]
+MESSAGES = [name for name in MOVING if OPERATIONS[name].is_messages]
 CONDITIONS = {"placement": "out", "dtype": "fp32", "op": "sum", "cadence": "isolated"}
 
 
@@ -112,7 +114,7 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     assert interleaved.in_time([[elapsed_s], [elapsed_s]])[0][0] == [pytest.approx(6.4 / parts)]
 
 
-@pytest.mark.parametrize("collective", MOVING[2:])
+@pytest.mark.parametrize("collective", MESSAGES)
 def test_messages_need_another_rank(collective):
     with pytest.raises(ArgumentError, match=f"bench: collective '{collective}' needs at least 2 ranks, not 1"):
         run_world(lambda world: bench(Suite((64,), ("all_reduce", collective)), world), threads=1)

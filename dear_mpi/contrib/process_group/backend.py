@@ -1,6 +1,6 @@
 """Run unchanged DDP and FSDP over our algorithms: a backend of ``torch.distributed``.
 
-    from dear_mpi.torch.backend import init_process_group
+    from dear_mpi.torch import init_process_group
     init_process_group(MPI.COMM_WORLD, algorithm="mine.py:my_ring")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
@@ -16,13 +16,22 @@ import torch
 import torch.distributed as dist
 
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
-from dear_mpi.collectives.plans.functions import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.contrib.process_group.exchange import exchange
+from dear_mpi.contrib.process_group.group import (
+    Call,
+    Calls,
+    TorchGroup,
+    check_fits,
+    collective,
+    cut,
+    for_each,
+    only,
+)
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import check_seconds
-from dear_mpi.torch.group import Call, Calls, TorchGroup, check_fits, collective, cut, for_each, only
 from dear_mpi.torch.tensors import array_of, dense, octets
 
 __all__ = ["DearGroup", "init_process_group"]

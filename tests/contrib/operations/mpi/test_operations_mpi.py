@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.bench import native, timing
+from dear_mpi.bench import timing
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import FORMATS
@@ -69,13 +69,13 @@ def spoilt(setup, prepared, at):
 @pytest.mark.parametrize("kind", ["", "-persistent"])
 @pytest.mark.parametrize("at", [0, 0.4, 1])
 def test_a_wrong_element_is_counted(comm, monkeypatch, kind, at):
-    whole = native.without_program
+    whole = timing.prepare
 
-    def losing(setup, form):
-        prepared = whole(setup, form)
-        return spoilt(setup, prepared, at) if form == FORMS[kind] else prepared
+    def losing(name, setup):
+        prepared = whole(name, setup)
+        return spoilt(setup, prepared, at) if name == f"native{kind}" else prepared
 
-    monkeypatch.setattr(native, "without_program", losing)
+    monkeypatch.setattr(timing, "prepare", losing)
     kinds, moving = ("native", "native-persistent"), [name for name in ALONE if name != "barrier"]
     report = measured(*moving, sizes=(400 * comm.size,), algorithms=kinds, placements=("out",))
     found = {(row.collective, row.algorithm): row.wrong > 0 for row in report.rows}

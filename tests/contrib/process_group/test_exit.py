@@ -13,7 +13,7 @@ LATE = """
 import atexit, os, threading, time
 import torch, torch.distributed as dist
 from mpi4py import MPI
-from dear_mpi.torch.backend import init_process_group
+from dear_mpi.torch import init_process_group
 
 def look():
     if threading.active_count() > 1:
@@ -30,7 +30,7 @@ FAILING = """
 import sys
 import torch, torch.distributed as dist
 from mpi4py import MPI
-from dear_mpi.torch.backend import init_process_group
+from dear_mpi.torch import init_process_group
 init_process_group(MPI.COMM_WORLD)
 dist.barrier()
 if MPI.COMM_WORLD.rank == 1:

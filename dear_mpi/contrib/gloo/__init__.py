@@ -1,0 +1,1 @@
+"""Compare ``bench`` with gloo, the CPU backend of PyTorch."""

@@ -1,0 +1,1 @@
+"""Add rooted collectives, barriers and messages of MPI to ``bench``."""
