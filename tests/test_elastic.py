@@ -21,7 +21,7 @@ from dear_mpi.training.runs.train import Saving, train
 from tests.launch import mpis_at_hand
 from tests.training_checks import EVERY
 
-MODEL = f"{Path(__file__).parent / 'faults' / 'mortal.py'}:build"
+MODEL = f"{Path(__file__).with_name('mortal.py')}:build"
 LIMIT_S = 240  # far beyond what a job takes on a busy machine
 USUAL = {"model": MODEL, "iterations": 30, "batch": 32, "fusion": "cut:1KB"}
 OPEN_MPI = [mpi for mpi in mpis_at_hand() if mpi.name == "Open MPI"]
