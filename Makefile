@@ -133,55 +133,55 @@ format: install       ## let ruff rewrite what it can
 KEPT = $(if $(KEEP),--keep $(KEEP))
 
 bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
-	$(PYTHON) -m tests.bench_pages collectives $(KEPT)
+	$(PYTHON) -m docs.benchmarks.bench_pages collectives $(KEPT)
 
 bench-osu: install    ## OSU's benchmarks 7.4 (built, in OSU=FOLDER) beside dear-mpi bench: docs/benchmarks/osu.md
-	$(PYTHON) -m tests.osu_beside $(OSU)
+	$(PYTHON) -m docs.benchmarks.osu_beside $(OSU)
 
 bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/hosts.md
-	$(PYTHON) -m tests.bench_pages hosts $(KEPT)
+	$(PYTHON) -m docs.benchmarks.bench_pages hosts $(KEPT)
 
 bench-ddp: install    ## our schedules and torch's between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/ddp.md
-	$(PYTHON) -m tests.ddp.beside $(KEPT)
+	$(PYTHON) -m docs.benchmarks.ddp.beside $(KEPT)
 
 bench-torch: install  ## DistributedOptimizer and torch DDP on real compute, on this machine and between 4 hosts (root): docs/benchmarks/torch.md
-	$(PYTHON) -m tests.ddp.real_page $(KEPT)
+	$(PYTHON) -m docs.benchmarks.ddp.real_page $(KEPT)
 
 bench-advise: install ## what advise says of three scripts, beside torch DDP on 2 and 4 hosts (Linux, root): docs/benchmarks/advise.md
-	$(PYTHON) -m tests.contrib.advise.beside $(KEPT)
+	$(PYTHON) -m docs.benchmarks.advise.beside $(KEPT)
 
 bench-blame: install  ## planted causes that blame must name, and what it costs: docs/benchmarks/blame.md
-	$(PYTHON) -m tests.contrib.blame $(KEPT)
+	$(PYTHON) -m docs.benchmarks.blame $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
-	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu $(KEPT)
+	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m docs.benchmarks.bench_pages gpu $(KEPT)
 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
-	$(PYTHON) -m tests.numerics
+	$(PYTHON) -m docs.benchmarks.numerics
 
 topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
-	$(PYTHON) -m tests.contrib.topologies.page
+	$(PYTHON) -m docs.benchmarks.topology
 
 dimensions: install   ## themis beside hierarchical, priced and on emulated hosts: docs/benchmarks/dimensions.md
-	$(PYTHON) -m tests.contrib.algorithms.dimensions
+	$(PYTHON) -m docs.benchmarks.dimensions
 
 testbed: install      ## predictions for the testbed of the DeAR paper beside what was published: docs/benchmarks/testbed.md
-	$(PYTHON) -m tests.simulate.testbed
+	$(PYTHON) -m docs.benchmarks.testbed
 
 published: install    ## figures that papers of the variants print, beside what this package gives: docs/benchmarks/published.md
-	$(PYTHON) -m tests.simulate.published
+	$(PYTHON) -m docs.benchmarks.published
 
 validation: install   ## predictions beside measurements, on network namespaces (Linux, root) and emulated links
-	$(PYTHON) -m tests.simulate.validation $(KEPT)
+	$(PYTHON) -m docs.benchmarks.validation $(KEPT)
 
 variants: install     ## codes, selections, rounds: targets and what was seen: docs/benchmarks/variants.md
-	$(PYTHON) -m tests.variants
+	$(PYTHON) -m docs.benchmarks.variants
 
 startup: install      ## the phases of a start on 2, 16 and 64 ranks, and what imports ask for: docs/benchmarks/startup.md
-	$(PYTHON) -m tests.startup
+	$(PYTHON) -m docs.benchmarks.startup
 
 faults: install       ## plant 200 faults into training jobs, let ranks of 41 die: docs/faults.md; takes 20 minutes
-	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json
+	$(PYTHON) -m docs.benchmarks.faults.campaign --count 200 --seed 1 --json faults.json
 	EVERY=1 $(PYTHON) -m pytest -q tests/test_elastic.py
 
 docs: install         ## run the examples in docstrings, and every command and program of the pages; look at each link
@@ -191,7 +191,7 @@ docs: install         ## run the examples in docstrings, and every command and p
 
 site: $(SITE_TOOLS)   ## the documentation as pages in site/, built without network, and a look at each link there
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
-	$(PYTHON) -m tests.site.check_links site
+	$(PYTHON) -m docs.site.check_links site
 
 $(VENV)/installed-site: $(INSTALLED) setup.py
 	$(PIP) install --editable '.[site]'

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.attempts import attempts, quietest
-from tests.provenance import BELOW, FIELDS, ROOT, Record, faults, header, rows_file, write_page
+from docs.benchmarks.attempts import attempts, quietest
+from docs.benchmarks.provenance import BELOW, FIELDS, ROOT, Record, faults, header, rows_file, write_page
 
 INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it quotes the others
 PAGES = sorted({*INDEX.parent.glob("*.md")} - {INDEX})
@@ -103,7 +103,7 @@ def test_commits_of_pages_are_in_the_history():
 
 
 def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
+    monkeypatch.setattr("docs.benchmarks.provenance.ROOT", tmp_path)
     monkeypatch.setattr("platform.node", lambda: "node.x")
     page, rows = tmp_path / "page.md", tmp_path / "rows" / "page.txt"
     page.write_text("unchanged")

@@ -21,7 +21,7 @@ from dear_mpi.training.runs.train import Saving, train
 from tests.launch import mpis_at_hand
 from tests.training_checks import EVERY
 
-MODEL = f"{Path(__file__).parent / 'faults' / 'mortal.py'}:build"
+MODEL = f"{Path(__file__).with_name('mortal.py')}:build"
 LIMIT_S = 240  # far beyond what a job takes on a busy machine
 USUAL = {"model": MODEL, "iterations": 30, "batch": 32, "fusion": "cut:1KB"}
 OPEN_MPI = [mpi for mpi in mpis_at_hand() if mpi.name == "Open MPI"]
@@ -128,19 +128,12 @@ def test_an_mpi_that_ends_with_a_rank_is_refused(mpi, tmp_path):
     assert said.count("error: elastic needs an MPI that outlives ranks (ULFM), and") == 1, said
 
 
-@pytest.mark.parametrize(
-    ("choices", "what"),
-    [
-        ({"wire": "int8"}, "error: --elastic must be left out: "),
-        (
-            {"update": "sharded"},
-            "error: --elastic must be left out: a dead rank's shard of the optimizer state is lost",
-        ),
-        ({"link": "1gbit,50us"}, "error: --link must be left out with elastic"),
-        ({"timeline": "x.json"}, "error: --timeline does not apply with --elastic"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("choices", "what"), [
+    ({"wire": "int8"}, "error: --elastic must be left out: "),
+    ({"update": "sharded"}, "error: --elastic must be left out: a dead rank's shard of the optimizer state is lost"),
+    ({"link": "1gbit,50us"}, "error: --link must be left out with elastic"),
+    ({"timeline": "x.json"}, "error: --timeline does not apply with --elastic"),
+], ids=str)  # fmt: skip
 def test_choices_that_are_refused(choices, what, tmp_path):
     code, said, _ = job([sys.executable], choices | {"threads": 2}, {}, tmp_path / "run.json")
     assert code == 2

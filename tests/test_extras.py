@@ -126,10 +126,7 @@ CANNOT = "'bad' of broken (entry point 'nowhere:BAD' in the group 'dear_mpi.{}s'
 
 
 @pytest.mark.parametrize(("kind", "entry", "said"), [
-    *(
-        (kind, "nowhere:BAD", CANNOT.format(kind))
-        for kind in ("schedule", "model", "wire", "optimizer", "algorithm")
-    ),
+    *((kind, "nowhere:BAD", CANNOT.format(kind)) for kind in ("schedule", "model", "wire", "optimizer", "algorithm")),
     ("schedule", "own:dataclass", "'bad' must be a class derived from Schedule"),
     ("optimizer", "own:dataclass", "'bad' must be a class"),
     ("wire", "own:dataclass", "'bad' must be a Kind"),

@@ -202,7 +202,7 @@ def test_a_rank_that_fails_alone_in_training_ends_the_job():
 @pytest.mark.parametrize("number", range(12 if os.environ.get("EVERY") else 6))
 def test_planted_fault_ends_as_it_should(number):
     """A few of `make faults`: no hang, no wrong result, the guilty rank named, no process left."""
-    command = [sys.executable, "-m", "tests.faults.campaign", "--seed", "156", "--only", str(number)]
+    command = [sys.executable, "-m", "docs.benchmarks.faults.campaign", "--seed", "156", "--only", str(number)]
     job = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
     assert job.returncode == 0, job.stdout + job.stderr
 

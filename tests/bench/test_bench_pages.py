@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.bench.run import against_peers
-from tests import bench_pages
-from tests.attempts import Runs
+from docs.benchmarks import bench_pages
+from docs.benchmarks.attempts import Runs
+from docs.benchmarks.bench_pages import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OUR_BEST, against_mpi
 from tests.bench.test_bench import row
-from tests.bench_pages import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OUR_BEST, against_mpi
 from tests.test_benchmark_pages import RECORD
 
 SIZES = [1 << 20, 4 << 20, 16 << 20, 64 << 20]

@@ -72,18 +72,15 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
         assert sum(line.startswith(f"│ {flag} ") for line in compared) == (name != "schedule"), flag
 
 
-@pytest.mark.parametrize(
-    ("command", "flag", "default"),
-    [
-        ("train", "model", "mlp"),
-        ("train", "fusion", "(by model)"),
-        ("train", "forward-time", "(0.1, or as in a profile)"),
-        ("train", "batch", "(by model)"),
-        ("train", "device-memory", "auto"),
-        ("compare", "model", "synthetic:resnet50"),
-        ("compare", "schedules", "wfbp,dear"),
-    ],
-)
+@pytest.mark.parametrize(("command", "flag", "default"), [
+    ("train", "model", "mlp"),
+    ("train", "fusion", "(by model)"),
+    ("train", "forward-time", "(0.1, or as in a profile)"),
+    ("train", "batch", "(by model)"),
+    ("train", "device-memory", "auto"),
+    ("compare", "model", "synthetic:resnet50"),
+    ("compare", "schedules", "wfbp,dear"),
+])  # fmt: skip
 def test_defaults_are_shown(command, flag, default, monkeypatch):
     line = next(line for line in helped(command, monkeypatch) if line.startswith(f"│ --{flag} "))
     assert f"[default: {default}]" in line
@@ -235,22 +232,19 @@ def test_bad_input_is_one_line_before_the_work(command, flags, message, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("command", "meant"),
-    [
-        (
-            "explain --algorithm mine.py",
-            "algorithm 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
-        ),
-        ("train --threads 2 --schedule mine.py", "schedule 'mine.py' lacks a name after the file: write mine.py:Lazy"),
-        (
-            "train --threads 2 --model mine.py",
-            "model 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
-        ),
-        ("explain --algorithm empty.py", "write empty.py:my_ring, and define my_ring there"),
-        ("explain --algorithm none.py", "does not exist: write it like path/to/mine.py:my_ring"),
-    ],
-)
+@pytest.mark.parametrize(("command", "meant"), [
+    (
+        "explain --algorithm mine.py",
+        "algorithm 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
+    ),
+    ("train --threads 2 --schedule mine.py", "schedule 'mine.py' lacks a name after the file: write mine.py:Lazy"),
+    (
+        "train --threads 2 --model mine.py",
+        "model 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
+    ),
+    ("explain --algorithm empty.py", "write empty.py:my_ring, and define my_ring there"),
+    ("explain --algorithm none.py", "does not exist: write it like path/to/mine.py:my_ring"),
+])  # fmt: skip
 def test_a_file_alone_is_answered_with_what_is_in_it(command, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.py").touch()
@@ -388,21 +382,15 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
     assert row["min_us"] > 2 * 1000 + 64 * 1024 * 8 / 100  # two messages of half the bytes, one after the other
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"],
-            "nothing can be measured here: nat",
-        ),
-        (
-            ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
-            "nothing can be measured here: all: more memory than the ",
-        ),
-        (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
-        (["train", "--threads", 2, "--batch", 1], "batch"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"], "nothing can be measured here: nat"),
+    (
+        ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
+        "nothing can be measured here: all: more memory than the ",
+    ),
+    (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
+    (["train", "--threads", 2, "--batch", 1], "batch"),
+])  # fmt: skip
 def test_a_run_without_results_leaves_an_older_report_where_it_is(arguments, said, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text("old")
@@ -463,14 +451,10 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     ] * 3
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [
-        (("train", "--threads", 2, "--iterations", 1), "--json"),
-        (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
+@pytest.mark.parametrize(("command", "flag"), [
+    (("train", "--threads", 2, "--iterations", 1), "--json"),
+    (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune"),
+], ids=lambda value: value if isinstance(value, str) else value[0])  # fmt: skip
 @pytest.mark.parametrize(("file", "problem"), [(".", "it is a folder"), ("none/x.png", "there is no folder")])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag, file, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

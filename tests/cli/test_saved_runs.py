@@ -30,14 +30,11 @@ def _here(tmp_path, monkeypatch):
 BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--precision", "1"), "--precision '1' has no unit: write it like 5%, or as a part below 1, like 0.05"),
-        (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
-        (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--precision", "1"), "--precision '1' has no unit: write it like 5%, or as a part below 1, like 0.05"),
+    (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
+    (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
     assert_one_line(run(*BENCH, *arguments), said)

@@ -14,14 +14,11 @@ def python(code):
     return [sys.executable, "-c", code]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess", "PMIX_RANK"),
-        *("PMIX_SERVER_URI41", "PMI_FD", "PMI_RANK", "PRTE_LAUNCHED", "HYDI_CONTROL_FD", "HYDRA_LAUNCHER"),
-        *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "PALS_RANKID"),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *("OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess", "PMIX_RANK"),
+    *("PMIX_SERVER_URI41", "PMI_FD", "PMI_RANK", "PRTE_LAUNCHED", "HYDI_CONTROL_FD", "HYDRA_LAUNCHER"),
+    *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "PALS_RANKID"),
+])  # fmt: skip
 def test_the_child_is_no_rank_of_the_job(name):
     assert name not in child_environment({name: "1"})
 

@@ -139,14 +139,11 @@ def test_algorithms_see_the_emulated_hosts_and_their_rates():
     assert [len(each) for each in run_loopback(4, body)] == [1] * 4
 
 
-@pytest.mark.parametrize(
-    ("blocks", "machines", "said"),
-    [
-        (Blocks("hosts", 3), (0, 0, 0, 0), "hosts=3 does not divide 4 ranks"),
-        (Blocks("hosts", 2), (0, 0, 0, 1), "hosts=2 puts ranks 2 and 3 on one host, but they run on two machines"),
-        (Blocks("per_host", 3), (0, 0, 1, 1), "per_host=3 puts ranks 0 and 2 on one host"),
-    ],
-)
+@pytest.mark.parametrize(("blocks", "machines", "said"), [
+    (Blocks("hosts", 3), (0, 0, 0, 0), "hosts=3 does not divide 4 ranks"),
+    (Blocks("hosts", 2), (0, 0, 0, 1), "hosts=2 puts ranks 2 and 3 on one host, but they run on two machines"),
+    (Blocks("per_host", 3), (0, 0, 1, 1), "per_host=3 puts ranks 0 and 2 on one host"),
+])  # fmt: skip
 def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machines, said):
     link = Link(1e9, between=Link(1e9), blocks=blocks)
 

@@ -20,18 +20,14 @@ def test_the_content_of_a_file(tmp_path):
     assert read_json("table", file) == {"name": "\u00e9", "values": [1, 2.5, None]}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"{", "Expecting property name"),
-        (b"", "Expecting value"),
-        (b"\xff", "'utf-8' codec can't decode byte 0xff"),
-        (b"[" * 10**5, "lists and objects are nested too deeply in it"),
-        (b'{"a":' * 10**5, "lists and objects are nested too deeply in it"),
-        (b"9" * 5000, "Exceeds the limit"),
-    ],
-    ids=["half", "empty", "no text", "deep lists", "deep objects", "many digits"],
-)
+@pytest.mark.parametrize(("content", "said"), [
+    (b"{", "Expecting property name"),
+    (b"", "Expecting value"),
+    (b"\xff", "'utf-8' codec can't decode byte 0xff"),
+    (b"[" * 10**5, "lists and objects are nested too deeply in it"),
+    (b'{"a":' * 10**5, "lists and objects are nested too deeply in it"),
+    (b"9" * 5000, "Exceeds the limit"),
+], ids=["half", "empty", "no text", "deep lists", "deep objects", "many digits"])  # fmt: skip
 def test_what_is_no_json(content, said, tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(content)

@@ -5,7 +5,7 @@ import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.kernels.dtypes import DTYPES
-from tests import numerics
+from docs.benchmarks import numerics
 from tests.rooms import ROOT
 
 REDUCING = [name for name, row in ALGORITHMS.items() if "all_reduce" in row and name != "shared"]

@@ -55,19 +55,16 @@ def test_parts_cut_each_shard_evenly(count, weights, parts):
         assert [stop - start for start, stop in itertools.pairwise(own)] == Partition.of(shard, parts).counts
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1, 1], "weights must be 3 numbers, one for each rank, not [1, 1]"),
-        ([], "weights must be 3 numbers, one for each rank, not []"),
-        (3, "weights must be 3 numbers, one for each rank, not 3"),
-        ("abc", "weights must be 3 numbers, one for each rank, not 'abc'"),
-        ([1, -1, 1], "weights must be finite numbers >= 0, not all of them 0, not [1, -1, 1]"),
-        ([0, 0, 0], "not all of them 0, not [0, 0, 0]"),
-        ([1, float("inf"), 1], "weights must be finite numbers >= 0"),
-        ([1, float("nan"), 1], "weights must be finite numbers >= 0"),
-    ],
-)
+@pytest.mark.parametrize(("weights", "message"), [
+    ([1, 1], "weights must be 3 numbers, one for each rank, not [1, 1]"),
+    ([], "weights must be 3 numbers, one for each rank, not []"),
+    (3, "weights must be 3 numbers, one for each rank, not 3"),
+    ("abc", "weights must be 3 numbers, one for each rank, not 'abc'"),
+    ([1, -1, 1], "weights must be finite numbers >= 0, not all of them 0, not [1, -1, 1]"),
+    ([0, 0, 0], "not all of them 0, not [0, 0, 0]"),
+    ([1, float("inf"), 1], "weights must be finite numbers >= 0"),
+    ([1, float("nan"), 1], "weights must be finite numbers >= 0"),
+])  # fmt: skip
 def test_bad_weights(weights, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         Partition.of(10, 3, weights)

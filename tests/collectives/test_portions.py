@@ -53,13 +53,10 @@ def test_portions_of_staged_buffers_in_debug_mode():
     assert run_loopback(3, body) == run_loopback(3, lambda each: carried_out(each, "ring", "all_reduce", [WHOLE], 5000))
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ({"op": "average"}, "portion must be left out if out is given or op is .average."),
-        ({"out": np.zeros(8)}, "portion must be left out if out is given or op is .average."),
-    ],
-)
+@pytest.mark.parametrize(("how", "said"), [
+    ({"op": "average"}, "portion must be left out if out is given or op is .average."),
+    ({"out": np.zeros(8)}, "portion must be left out if out is given or op is .average."),
+])  # fmt: skip
 def test_what_is_of_the_whole_has_no_portions(how, said):
     def body(transport):
         make_plan("all_reduce", np.ones(8), transport, portion=Portion(0, 1, 2), **how)

@@ -29,18 +29,15 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     assert file.read_text() == stored
 
 
-@pytest.mark.parametrize(
-    ("ranks", "nbytes", "algorithm"),
-    [
-        (4, 0, "naive"),
-        (4, 1000, "naive"),
-        (4, 1001, "ring"),
-        (2, 1000, "naive"),
-        (6, 5000, "ring"),  # as near to 4 as to 8
-        (7, 1, "pairwise"),
-        (900, 1 << 40, "pairwise"),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "nbytes", "algorithm"), [
+    (4, 0, "naive"),
+    (4, 1000, "naive"),
+    (4, 1001, "ring"),
+    (2, 1000, "naive"),
+    (6, 5000, "ring"),  # as near to 4 as to 8
+    (7, 1, "pairwise"),
+    (900, 1 << 40, "pairwise"),
+])  # fmt: skip
 def test_pick(ranks, nbytes, algorithm):
     assert pick(RULES, "all_reduce", ranks, nbytes).algorithm == algorithm
 
@@ -57,16 +54,13 @@ def test_alike_picks_one_algorithm_for_an_all_reduce_and_its_halves(ranks, nbyte
     assert picked[0] == (asked if halves else pick(BUILT_IN, "reduce_scatter", ranks, nbytes).algorithm)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        ("collective", 3, "a text, not 3"),
-        ("ranks", 0, "a whole number >= 1, not 0"),
-        ("ranks", True, "a whole number, not true"),
-        ("up_to_bytes", "1KiB", 'a whole number or null, not "1KiB"'),
-        ("segment_bytes", None, "a whole number, not null"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "allowed"), [
+    ("collective", 3, "a text, not 3"),
+    ("ranks", 0, "a whole number >= 1, not 0"),
+    ("ranks", True, "a whole number, not true"),
+    ("up_to_bytes", "1KiB", 'a whole number or null, not "1KiB"'),
+    ("segment_bytes", None, "a whole number, not null"),
+])  # fmt: skip
 def test_bad_entries(tmp_path, name, value, allowed):
     entry = asdict(RULES[0]) | {name: value}
     (tmp_path / "bad.json").write_text(json.dumps({"rules": [asdict(RULES[1]), entry]}))

@@ -61,17 +61,14 @@ def test_containers_of_a_machine_have_what_all_of_them_are_allowed():
     assert crowd_of(Told(*ranks, ("a", 2, set(range(8)), None)), 2) == Crowd(threads=10, cores=8)
 
 
-@pytest.mark.parametrize(
-    ("limits", "found"),
-    [
-        ({}, None),
-        ({"": "max 100000", "job/rank": "max 100000"}, None),
-        ({"": "400000 100000"}, ("here/", 4.0)),  # as a container sees its own
-        ({"": "max 100000", "job": "150000 100000", "job/rank": "max 100000"}, ("here/job", 1.5)),
-        ({"job": "400000 100000", "job/rank": "50000 100000"}, ("here/job/rank", 0.5)),
-        ({"job": "200000 100000", "job/rank": "200000 100000"}, ("here/job", 2.0)),  # which other ranks share
-    ],
-)
+@pytest.mark.parametrize(("limits", "found"), [
+    ({}, None),
+    ({"": "max 100000", "job/rank": "max 100000"}, None),
+    ({"": "400000 100000"}, ("here/", 4.0)),  # as a container sees its own
+    ({"": "max 100000", "job": "150000 100000", "job/rank": "max 100000"}, ("here/job", 1.5)),
+    ({"job": "400000 100000", "job/rank": "50000 100000"}, ("here/job/rank", 0.5)),
+    ({"job": "200000 100000", "job/rank": "200000 100000"}, ("here/job", 2.0)),  # which other ranks share
+])  # fmt: skip
 def test_the_cgroup_that_allows_least_counts(limits, found, tmp_path):
     """That of the process was not looked at, but only the root."""
     (tmp_path / "ns").mkdir()

@@ -17,8 +17,8 @@ from itertools import zip_longest
 
 import pytest
 
+from docs.benchmarks.provenance import rows_file
 from tests.markdown import PAGES, ROOT
-from tests.provenance import rows_file
 
 MEASURED = ROOT / "docs" / "benchmarks"
 HISTORY = ("decisions", "CHANGELOG.md")  # have what was measured then

@@ -6,11 +6,11 @@ import pytest
 
 from dear_mpi.cli.app import load_command
 from dear_mpi.cli.commands import all_commands
+from docs.site.api_pages import INSIDE, api_pages, public
+from docs.site.check_links import faults
+from docs.site.command_pages import command_pages
 from tests.markdown import PAGES, ROOT
 from tests.rooms import SOURCES
-from tests.site.api_pages import INSIDE, api_pages, public
-from tests.site.check_links import faults
-from tests.site.command_pages import command_pages
 
 COMMANDS = {name: load_command(name) for name in all_commands()}
 

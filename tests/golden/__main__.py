@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.cases import HERE, cases, command_facts, predict, predictions
+from tests.golden.cases import HERE, RANKS, cases, command_facts, predict, predictions, trainings
 
 OLDER = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX"}
 COMPUTE = """
@@ -32,7 +32,8 @@ def parameters(folder):
     if any(job.wait() for job in jobs):
         raise SystemExit("a run of the cases failed")
     first, second = (json.loads(path.read_text()) for path in (here, older))
-    return {case: first[case] if first[case] == second[case] else first[case][1:] for case in cases()}
+    both = {case: first[case] if first[case] == second[case] else first[case][1:] for case in cases()}
+    return {options: [both[f"{options} --threads {ranks}"] for ranks in RANKS] for options in trainings()}
 
 
 def write(name, found):

@@ -59,6 +59,13 @@ def cases():
     return [f"{options} --threads {ranks}" for options in trainings() for ranks in RANKS]
 
 
+def parameters():
+    """{case: what the golden file has of it}. A line of the file has an entry for each number of ranks."""
+    found = json.loads((HERE / "parameters.json").read_text())
+    lines = ((options, zip(RANKS, each, strict=True)) for options, each in found.items())
+    return {f"{options} --threads {ranks}": wanted for options, each in lines for ranks, wanted in each}
+
+
 def run(*arguments):
     return CliRunner().invoke(app, [str(each) for each in arguments])
 

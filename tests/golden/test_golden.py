@@ -9,7 +9,7 @@ import pytest
 
 from dear_mpi.cli.commands import all_commands
 from dear_mpi.training.routes.find import WIRES
-from tests.golden.cases import COMMANDS, HERE, cases, command_facts, predict, predictions, train
+from tests.golden.cases import COMMANDS, HERE, cases, command_facts, parameters, predict, predictions, train
 from tests.rooms import DELETED
 
 EVERY = 1 if os.environ.get("EVERY") else 37  # a prime: the rest of the division goes through all options
@@ -22,7 +22,7 @@ def golden(name):
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_parameters(group, tmp_path):
-    known = golden("parameters")
+    known = parameters()
     assert list(known) == cases()
     for case in cases()[::EVERY][group::GROUPS]:
         if "algorithms" in DELETED and re.search("algorithm (swing|torus|themis|double_tree) ", case):

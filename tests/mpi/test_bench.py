@@ -116,32 +116,23 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
     assert [nbytes for _, name, nbytes in report.left_out if name == "reduce"] == list(sizes)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
-        (
-            {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'",
-        ),
-        ({"algorithms": ("",)}, "algorithm '' is unknown"),
-        ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
-        ({"placements": ("inside",)}, "placement 'inside' is unknown"),
-        ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
-        (
-            {"ops": ("sum", "average"), "dtypes": ("int8",)},
-            "op 'average' needs a floating dtype, not 'int8'",
-        ),
-        ({"ops": ("mean",)}, "op 'mean' is unknown"),
-        ({"device": "gpu"}, "device 'gpu' is unknown"),
-        ({"memory": "public"}, "memory 'public' is unknown"),
-        ({"cadence": "slow"}, "cadence 'slow' is unknown"),
-        ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
-        ({"sizes": ()}, "sizes must be at least 4 B"),
-        ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
-        ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+    ({"algorithms": ("native", "rnig")}, "'rnig' is unknown: did you mean 'ring'"),
+    ({"algorithms": ("",)}, "algorithm '' is unknown"),
+    ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+    ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+    ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+    ({"ops": ("sum", "average"), "dtypes": ("int8",)}, "op 'average' needs a floating dtype, not 'int8'"),
+    ({"ops": ("mean",)}, "op 'mean' is unknown"),
+    ({"device": "gpu"}, "device 'gpu' is unknown"),
+    ({"memory": "public"}, "memory 'public' is unknown"),
+    ({"cadence": "slow"}, "cadence 'slow' is unknown"),
+    ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+    ({"sizes": ()}, "sizes must be at least 4 B"),
+    ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
+    ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+])  # fmt: skip
 def test_bad_settings_are_refused_on_all_ranks(settings, message):
     with pytest.raises(ArgumentError, match=message):
         measured(**settings)

@@ -1,12 +1,11 @@
 """Processes under mpirun have the bits that the golden file has of threads."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from dear_mpi.training.fusion import BY_TIME
-from tests.golden.cases import HERE, command, reported, run, trainings
+from tests.golden.cases import command, parameters, reported, run, trainings
 from tests.golden.elementwise import write_data
 
 pytestmark = pytest.mark.mpi
@@ -18,7 +17,7 @@ def test_the_bits_of_threads(comm, tmp_path):
     if comm.rank == 0:
         write_data(folder / "data.npz")
     comm.barrier()
-    known = json.loads((HERE / "parameters.json").read_text())
+    known = parameters()
     for options in list(trainings())[comm.size :: SAMPLE]:
         wanted = known[f"{options} --threads {comm.size}"]
         by_time = any(f"--fusion {name}" in options for name in BY_TIME)  # buckets and bits vary with measured times

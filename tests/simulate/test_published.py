@@ -2,8 +2,8 @@
 
 import pytest
 
+from docs.benchmarks import published, published_claims
 from tests.rooms import DELETED, ROOT
-from tests.simulate import published, published_claims
 
 OF_WIRES = pytest.mark.skipif("wires" in DELETED, reason="an extra, which was deleted")
 

@@ -92,17 +92,13 @@ def test_every_schedule_gives_the_same_bits(name, ranks):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"wire": "fp32"},
-        {"wire": "fp32", "clip": 0.5, "update": "sharded"},
-        {"wire": "int8:error=no"},
-        {"weights": (3, 1)},
-        {"fusion": "bo:1KB..4KB", "schedule": "dear"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [
+    {"wire": "fp32"},
+    {"wire": "fp32", "clip": 0.5, "update": "sharded"},
+    {"wire": "int8:error=no"},
+    {"weights": (3, 1)},
+    {"fusion": "bo:1KB..4KB", "schedule": "dear"},
+], ids=str)  # fmt: skip
 def test_the_options_of_a_session_work(options):
     """Also with buckets that are cut anew, which their optimisers' states survive."""
     narrow = options.get("wire", "fp64") != "fp64"
@@ -221,17 +217,14 @@ def last():
     return model.to(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        (Partly, "sgd"),
-        (Checkpointed, "adamw"),
-        (Reentrant, "adamw"),
-        (Looked, "sgd"),
-        (last, "adamw"),
-        (last, "adafactor"),
-    ],
-)
+@pytest.mark.parametrize(("make", "kind"), [
+    (Partly, "sgd"),
+    (Checkpointed, "adamw"),
+    (Reentrant, "adamw"),
+    (Looked, "sgd"),
+    (last, "adamw"),
+    (last, "adafactor"),
+])  # fmt: skip
 @pytest.mark.parametrize("options", [{}, {"update": "sharded", "fusion": "none"}, {"fusion": "cut:128B"}], ids=str)
 def test_modules_of_all_kinds(make, kind, options):
     *models, alone = alike(make, 3)

@@ -115,14 +115,11 @@ def test_any_damage_names_the_file_and_the_one_before_it(tmp_path):
         read(file)
 
 
-@pytest.mark.parametrize(
-    ("choices", "reported", "said"),
-    [
-        ({"fusion": "mgwfbp"}, "25MB", "the first 3 decide an order or a fusion"),
-        ({"fusion": "auto", "schedule": "dear-eager"}, "25MB", "the first 12 decide a fusion by trials"),
-        ({"fusion": "layers:2", "weights": "measured"}, "layers:2", "the first 3 decide weights"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "reported", "said"), [
+    ({"fusion": "mgwfbp"}, "25MB", "the first 3 decide an order or a fusion"),
+    ({"fusion": "auto", "schedule": "dear-eager"}, "25MB", "the first 12 decide a fusion by trials"),
+    ({"fusion": "layers:2", "weights": "measured"}, "layers:2", "the first 3 decide weights"),
+])  # fmt: skip
 @pytest.mark.parametrize("left", [1, 3])
 def test_what_is_decided_from_times_needs_no_iterations_that_are_not_left(
     choices, reported, said, left, tmp_path, capsys
@@ -328,14 +325,11 @@ def test_lines_that_the_route_does_not_keep_are_named(before, after, lost, tmp_p
     assert said == ([] if lost is None else [whole + "it is lost"])
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"wire": "int8"}, "an equal share of the sum of line residual"),
-        ({"schedule": "local:2", "momentum": 0.9, "optimizer": "sgd"}, "the mean of the optimiser's states"),
-        ({}, None),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"wire": "int8"}, "an equal share of the sum of line residual"),
+    ({"schedule": "local:2", "momentum": 0.9, "optimizer": "sgd"}, "the mean of the optimiser's states"),
+    ({}, None),
+])  # fmt: skip
 def test_what_other_ranks_had_for_themselves_is_shared_out_and_it_says_so(choices, said, tmp_path, capsys):
     file = tmp_path / "run.npz"
     run(2, 4, Saving(file), **choices)

@@ -116,23 +116,16 @@ def test_a_model_without_data_has_no_accuracy(capsys, tmp_path):
     assert "bound" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("schedules", "wires", "said"),
-    [
-        (["dear"], ["int8", "int8"], "wire must be different ones, not int8, int8"),
-        pytest.param(
-            *(["dear"], ["topk:1%", "topk:1.0%"], "wire must be different ones, not topk:1%, topk:1.0%"),
-            marks=pytest.mark.skipif("wires" in DELETED, reason="an extra, which was deleted"),
-        ),
-        (["dear"], ["fp32", "int9"], "wire 'int9' is unknown: did you mean 'int8'"),
-        (["dear", "local:4"], ["int8"], "schedule 'local:4' sets the route: leave out wire"),
-        (
-            ["post-local:4:after=50"],
-            [],
-            "iterations must be more than 8: the rounds of schedule 'post-local:4:after=50'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("schedules", "wires", "said"), [
+    (["dear"], ["int8", "int8"], "wire must be different ones, not int8, int8"),
+    pytest.param(
+        *(["dear"], ["topk:1%", "topk:1.0%"], "wire must be different ones, not topk:1%, topk:1.0%"),
+        marks=pytest.mark.skipif("wires" in DELETED, reason="an extra, which was deleted"),
+    ),
+    (["dear"], ["fp32", "int9"], "wire 'int9' is unknown: did you mean 'int8'"),
+    (["dear", "local:4"], ["int8"], "schedule 'local:4' sets the route: leave out wire"),
+    (["post-local:4:after=50"], [], "iterations must be more than 8: the rounds of schedule 'post-local:4:after=50'"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(schedules, wires, said):
     with pytest.raises(AgreedError, match=said):
         compared(schedules, wires)

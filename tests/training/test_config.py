@@ -93,17 +93,14 @@ def test_bad_choices(message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("choices", "optimizer", "arrays"),
-    [
-        ({"optimizer": "sgd"}, SGD(0.1), 0),
-        ({"optimizer": "sgd", "lr": 0.2, "weight_decay": 0.1}, SGD(0.2, weight_decay=0.1), 0),
-        ({"optimizer": "sgd:nesterov=1", "momentum": 0.9}, SGD(0.1, 0.9, True), 1),
-        ({"optimizer": "adam"}, Adam(3e-3), 2),
-        ({"optimizer": "adam", "lr": 0.2, "weight_decay": 0.1}, Adam(0.2, weight_decay=0.1), 2),
-        ({"optimizer": "adam:beta1=0.5:beta2=0.7:epsilon=0.2"}, Adam(beta1=0.5, beta2=0.7, epsilon=0.2), 2),
-    ],
-)
+@pytest.mark.parametrize(("choices", "optimizer", "arrays"), [
+    ({"optimizer": "sgd"}, SGD(0.1), 0),
+    ({"optimizer": "sgd", "lr": 0.2, "weight_decay": 0.1}, SGD(0.2, weight_decay=0.1), 0),
+    ({"optimizer": "sgd:nesterov=1", "momentum": 0.9}, SGD(0.1, 0.9, True), 1),
+    ({"optimizer": "adam"}, Adam(3e-3), 2),
+    ({"optimizer": "adam", "lr": 0.2, "weight_decay": 0.1}, Adam(0.2, weight_decay=0.1), 2),
+    ({"optimizer": "adam:beta1=0.5:beta2=0.7:epsilon=0.2"}, Adam(beta1=0.5, beta2=0.7, epsilon=0.2), 2),
+])  # fmt: skip
 def test_optimizers(choices, optimizer, arrays):
     assert Config.of(choices).new_optimizer() == optimizer
     for dtype, wide in (("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")):
@@ -137,16 +134,13 @@ def test_a_new_optimizer_is_a_class_and_a_line_in_the_table(threads, monkeypatch
         Config.of({"optimizer": "lion", "momentum": 0.9})
 
 
-@pytest.mark.parametrize(
-    ("name", "modules", "tensors", "parameters"),
-    [
-        ("resnet50", 107, 161, 25_557_032),
-        ("densenet201", 402, 604, 20_013_928),
-        ("inceptionv4", 299, 449, 42_679_816),
-        ("bert_base", 105, 206, 110_111_042),
-        ("bert_large", 201, 398, 336_232_258),
-    ],
-)
+@pytest.mark.parametrize(("name", "modules", "tensors", "parameters"), [
+    ("resnet50", 107, 161, 25_557_032),
+    ("densenet201", 402, 604, 20_013_928),
+    ("inceptionv4", 299, 449, 42_679_816),
+    ("bert_base", 105, 206, 110_111_042),
+    ("bert_large", 201, 398, 336_232_258),
+])  # fmt: skip
 def test_totals_of_the_papers_models(name, modules, tensors, parameters):
     table = load_modules(name)
     counts = [count for module in table for count in module.counts]

@@ -228,21 +228,17 @@ def test_a_loaded_state_is_a_beginning(monkeypatch):
     assert [each[1] for each in found] == [(undisturbed(8), [(3, (0, 2))])] * 2
 
 
-@pytest.mark.parametrize(
-    ("choices", "what"),
-    [
-        ({"update": "sharded"}, "a dead rank's shard"),
-        ({"schedule": "local:2"}, "ranks differ in what they keep"),
-        ({"schedule": "diloco:2"}, "ranks differ in what they keep"),
-        ({"weights": (1, 2)}, "weights are of ranks that may die"),
-        ({"loss_scale": "dynamic"}, "loss_scale and statistic"),
-        ({"algorithm": "shared"}, "does not notice a death"),
-        ({"algorithm": "native"}, "native"),
-        ({"fusion": "mgwfbp"}, "is decided from measured times"),
-        ({"schedules": ("dear", "wfbp")}, "one schedule"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("choices", "what"), [
+    ({"update": "sharded"}, "a dead rank's shard"),
+    ({"schedule": "local:2"}, "ranks differ in what they keep"),
+    ({"schedule": "diloco:2"}, "ranks differ in what they keep"),
+    ({"weights": (1, 2)}, "weights are of ranks that may die"),
+    ({"loss_scale": "dynamic"}, "loss_scale and statistic"),
+    ({"algorithm": "shared"}, "does not notice a death"),
+    ({"algorithm": "native"}, "native"),
+    ({"fusion": "mgwfbp"}, "is decided from measured times"),
+    ({"schedules": ("dear", "wfbp")}, "one schedule"),
+], ids=str)  # fmt: skip
 def test_choices_that_lose_with_a_rank_are_refused(choices, what):
     def start(transport):
         with Session(layers(), SoftmaxCrossEntropy(), transport, elastic=True, **USUAL | choices):

@@ -52,18 +52,15 @@ def test_by_bytes_fills_a_bucket_to_strictly_below_the_limit(nbytes, limit):
         assert total + nbytes[following[0]] >= limit, "the layer would have fitted into the bucket before"
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "groups"),
-    [
-        ([5, 4, 1], [[0, 1], [2]]),
-        ([5, 5, 1], [[0], [1, 2]]),
-        ([10, 1, 1], [[0], [1, 2]]),
-        ([1, 99, 1, 1], [[0], [1], [2, 3]]),
-        ([0, 5, 0, 4, 0], [[1, 3]]),
-        ([0, 0], []),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize(("nbytes", "groups"), [
+    ([5, 4, 1], [[0, 1], [2]]),
+    ([5, 5, 1], [[0], [1, 2]]),
+    ([10, 1, 1], [[0], [1, 2]]),
+    ([1, 99, 1, 1], [[0], [1], [2, 3]]),
+    ([0, 5, 0, 4, 0], [[1, 3]]),
+    ([0, 0], []),
+    ([], []),
+])  # fmt: skip
 def test_by_bytes_with_a_limit_of_10(nbytes, groups):
     assert fuse("10B", nbytes) == groups
 
@@ -81,15 +78,12 @@ def test_equal_buckets_makes_exactly_that_many(nbytes, data):
     assert len(fuse(f"buckets:{count}", nbytes)) == count
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "groups"),
-    [
-        ([90, 1, 1, 1], [[0], [1], [2, 3]]),
-        ([1, 1, 1, 90], [[0, 1], [2], [3]]),
-        ([3, 0, 3, 6, 6], [[0, 2], [3], [4]]),
-        ([1, 2, 3], [[0], [1], [2]]),
-    ],
-)
+@pytest.mark.parametrize(("nbytes", "groups"), [
+    ([90, 1, 1, 1], [[0], [1], [2, 3]]),
+    ([1, 1, 1, 90], [[0, 1], [2], [3]]),
+    ([3, 0, 3, 6, 6], [[0, 2], [3], [4]]),
+    ([1, 2, 3], [[0], [1], [2]]),
+])  # fmt: skip
 def test_three_equal_buckets(nbytes, groups):
     """Small layers beside a large one still give the number of buckets that was asked for."""
     assert fuse("buckets:3", nbytes) == groups
@@ -104,21 +98,18 @@ def test_policies_by_name():
     assert fuse("25 B", nbytes) == [[0, 2, 3], [4]]
 
 
-@pytest.mark.parametrize(
-    ("model", "policy", "groups"),
-    [
-        ("resnet50", "25MB", 5),
-        ("resnet50", "5MB", 19),
-        ("resnet50", "1MB", 65),
-        ("densenet201", "25MB", 4),
-        ("densenet201", "5MB", 16),
-        ("inceptionv4", "25MB", 7),
-        ("inceptionv4", "5MB", 37),
-        ("inceptionv4", "64MB", 3),
-        ("bert_base", "25MB", 16),
-        ("bert_large", "25MB", 50),
-    ],
-)
+@pytest.mark.parametrize(("model", "policy", "groups"), [
+    ("resnet50", "25MB", 5),
+    ("resnet50", "5MB", 19),
+    ("resnet50", "1MB", 65),
+    ("densenet201", "25MB", 4),
+    ("densenet201", "5MB", 16),
+    ("inceptionv4", "25MB", 7),
+    ("inceptionv4", "5MB", 37),
+    ("inceptionv4", "64MB", 3),
+    ("bert_base", "25MB", 16),
+    ("bert_large", "25MB", 50),
+])  # fmt: skip
 def test_groups_of_the_papers_models(model, policy, groups):
     """Computed independently, with the rule of DeAR's code on fp32 gradients."""
     assert len(fuse(policy, [4 * sum(module.counts) for module in load_modules(model)])) == groups
@@ -172,30 +163,24 @@ def of_file(tmp_path, body):
     return by_time(f"{file}:cut", LAYOUT, TIMES, lambda nbytes: 1.0 + nbytes)
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ("return [layout.begin(2)]", "at:0,64"),
-        ("return reversed(layout.offsets)", "at:0,64,128"),
-        ("return np.array([64])", "at:0,64"),
-        ("return []", "at:0"),
-        ("return [64] if network(3) == 4.0 and sum(times.backward_s) == 8.0 else []", "at:0,64"),
-    ],
-)
+@pytest.mark.parametrize(("body", "found"), [
+    ("return [layout.begin(2)]", "at:0,64"),
+    ("return reversed(layout.offsets)", "at:0,64,128"),
+    ("return np.array([64])", "at:0,64"),
+    ("return []", "at:0"),
+    ("return [64] if network(3) == 4.0 and sum(times.backward_s) == 8.0 else []", "at:0,64"),
+])  # fmt: skip
 def test_a_users_function_cuts(body, found, tmp_path):
     assert of_file(tmp_path, body) == found
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return 1 / 0", "fails: ZeroDivisionError: division by zero"),
-        ("return None", "fails: TypeError: 'NoneType' object is not iterable"),
-        ("return [0.5]", "fails: TypeError: 'float' object cannot be interpreted as an integer"),
-        ("return [192]", "must return a list of elements of the flat buffer, from 0 to 191, not 192"),
-        ("return [-1]", "must return a list of elements of the flat buffer, from 0 to 191, not -1"),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), [
+    ("return 1 / 0", "fails: ZeroDivisionError: division by zero"),
+    ("return None", "fails: TypeError: 'NoneType' object is not iterable"),
+    ("return [0.5]", "fails: TypeError: 'float' object cannot be interpreted as an integer"),
+    ("return [192]", "must return a list of elements of the flat buffer, from 0 to 191, not 192"),
+    ("return [-1]", "must return a list of elements of the flat buffer, from 0 to 191, not -1"),
+])  # fmt: skip
 def test_what_a_users_function_does_wrong_is_told(body, said, tmp_path):
     with pytest.raises(ValueError, match=re.escape(f"fusion '{tmp_path}/mine.py:cut' {said}")):
         of_file(tmp_path, body)

@@ -145,15 +145,12 @@ def test_the_scale_grows_again():
     assert not scale.overflowed(), "it cannot become less than 1: then the overflow is an error"
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"clip": 0.0}, "clip must be a norm above zero, not 0.0"),
-        ({"clip": math.nan}, "clip must be a norm above zero, not nan"),
-        ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
-        ({"loss_scale": "static"}, "loss_scale 'static' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"clip": 0.0}, "clip must be a norm above zero, not 0.0"),
+    ({"clip": math.nan}, "clip must be a norm above zero, not nan"),
+    ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
+    ({"loss_scale": "static"}, "loss_scale 'static' is unknown"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(choices, said):
     with pytest.raises(ValueError, match=said):
         Config.of(settings(**choices))

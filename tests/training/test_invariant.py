@@ -34,7 +34,7 @@ from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.schedules import SCHEDULES
-from tests.invariant_cost import cost
+from docs.benchmarks.invariant_cost import cost
 from tests.markdown import ROOT
 from tests.training.route_checks import layers
 from tests.training_checks import EVERY, RANKS, check_bits_of_one_rank, on_all, on_one_rank, settings

@@ -40,17 +40,14 @@ def test_where_nobody_knows_nothing_is_refused(tmp_path, monkeypatch):
 STAT = "anon 400\nactive_file 100\ninactive_file 200\nshmem 0\n"
 
 
-@pytest.mark.parametrize(
-    ("meminfo", "group", "expected"),
-    [
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "max\n"}, 102400),
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n"}, 1000),
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": STAT}, 600),
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": "anon 1\n"}, 1000),
-        ("MemTotal: 9 kB\n", {"max": "max\n"}, math.inf),
-        ("nonsense", {"max": ""}, math.inf),
-    ],
-)
+@pytest.mark.parametrize(("meminfo", "group", "expected"), [
+    ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "max\n"}, 102400),
+    ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n"}, 1000),
+    ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": STAT}, 600),
+    ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": "anon 1\n"}, 1000),
+    ("MemTotal: 9 kB\n", {"max": "max\n"}, math.inf),
+    ("nonsense", {"max": ""}, math.inf),
+])  # fmt: skip
 def test_what_is_available(meminfo, group, expected, tmp_path, monkeypatch):
     """Files that a group has cached are room: the kernel drops them."""
     (tmp_path / "meminfo").write_text(meminfo)

@@ -66,21 +66,14 @@ def test_times_are_by_the_clock_of_rank_0():
     assert flow[:4] == (0, 10.0, 1, 11.0)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        (
-            {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
-            "clocks of ranks 0 and 1 cannot",
-        ),
-        ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),
-        (
-            {"uncertainty_s": 2.0},
-            "are known within .* only, and half of all messages took no longer than 1 s",
-        ),
-    ],
-    ids=["set", "before it was sent", "worse than messages"],
-)
+@pytest.mark.parametrize(("how", "said"), [
+    (
+        {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
+        "clocks of ranks 0 and 1 cannot",
+    ),
+    ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),
+    ({"uncertainty_s": 2.0}, "are known within .* only, and half of all messages took no longer than 1 s"),
+], ids=["set", "before it was sent", "worse than messages"])  # fmt: skip
 def test_clocks_that_cannot_be_known_are_refused(how, said):
     with pytest.raises(ClocksError, match=said):
         merged([recording(0, **({"sent_s": how["sent_s"]} if "sent_s" in how else {})), recording(1, **how)])

@@ -115,17 +115,14 @@ def test_a_collective_that_is_broken_off_goes_on_in_its_turn():
     assert order.position == 0
 
 
-@pytest.mark.parametrize(
-    "portions",
-    [
-        [(0, 1, 2)],
-        [(1, 2, 2), (0, 1, 2)],
-        [(0, 1, 2), (0, 1, 2)],
-        [(0, 1, 2), (1, 2, 3)],
-        [(0, 2, 2), (2, 3, 2)],
-        [(0, 0, 1)],
-    ],
-)
+@pytest.mark.parametrize("portions", [
+    [(0, 1, 2)],
+    [(1, 2, 2), (0, 1, 2)],
+    [(0, 1, 2), (0, 1, 2)],
+    [(0, 1, 2), (1, 2, 3)],
+    [(0, 2, 2), (2, 3, 2)],
+    [(0, 0, 1)],
+])  # fmt: skip
 def test_an_order_must_have_all_portions_one_after_the_other(portions):
     schedule = type("Mine", (), {"collectives": (RS,), "extras": ()})
     rules = Rules("mine", Cut((Bucket(0, 0, 32, (0,), 128),)), schedule)

@@ -234,16 +234,13 @@ def test_a_synthetic_model_has_no_batch_and_takes_its_time(tmp_path):
     assert sum(use.backward_s for use in profile.uses) > 0.07
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--profile", "a", "--json", "a"], "--profile and --json must be different files, not both 'a'"),
-        (["--save", "a", "--profile", "a"], "--save and --profile must be different files, not both 'a'"),
-        (["--save", "a", "--json", "./a"], "--save and --json must be different files, not both 'a'"),
-        (["--save", "a", "--json", "a.old"], "--json and the older file of --save must be different files, not both"),
-        (["--profile", "none/a"], "--profile 'none/a' cannot be written: there is no folder 'none'"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--profile", "a", "--json", "a"], "--profile and --json must be different files, not both 'a'"),
+    (["--save", "a", "--profile", "a"], "--save and --profile must be different files, not both 'a'"),
+    (["--save", "a", "--json", "./a"], "--save and --json must be different files, not both 'a'"),
+    (["--save", "a", "--json", "a.old"], "--json and the older file of --save must be different files, not both"),
+    (["--profile", "none/a"], "--profile 'none/a' cannot be written: there is no folder 'none'"),
+])  # fmt: skip
 def test_bad_flags_are_one_line(flags, said):
     done = CliRunner().invoke(app, ["train", "--threads", "1", *flags])
     assert_one_line(done, said)

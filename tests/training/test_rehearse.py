@@ -331,15 +331,12 @@ def test_a_schedule_of_a_file_trains(mine):
     assert first["schedule"] == f"{mine}:Mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Forgets", "forgets bucket 0 (layers 1..3, "),
-        ("Nobody", "schedule file mine.py has no function or class 'Nobody'; it has Mine, Forgets, Unfused"),
-        ("function", "must be a class derived from Schedule, not <function function"),
-        ("Unfused", "fusion must be a text such as '25MB', not None"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("Forgets", "forgets bucket 0 (layers 1..3, "),
+    ("Nobody", "schedule file mine.py has no function or class 'Nobody'; it has Mine, Forgets, Unfused"),
+    ("function", "must be a class derived from Schedule, not <function function"),
+    ("Unfused", "fusion must be a text such as '25MB', not None"),
+])  # fmt: skip
 def test_a_wrong_one_of_a_file_is_refused_on_all_ranks(mine, name, said):
     answers = trained(f"{mine}:{name}")
     assert answers == answers[:1] * 3

@@ -122,18 +122,15 @@ def test_rows_that_reach_their_bounds_are_told():
     assert "reaches the bound" not in " ".join(notes([rows[0], rows[1] | {"median_s": 1.1}]))
 
 
-@pytest.mark.parametrize(
-    ("slow", "reach", "said"),
-    [
-        (
-            1.1,
-            0.01,
-            "wfbp takes 1100.0 ms with cut:4MB, 1000.0 ms with 25MB: with the former, speed-ups are 10.0% too high",
-        ),
-        (1.01, 0.001, ""),
-        (1.1, 0.2, ""),  # the difference may be noise
-    ],
-)
+@pytest.mark.parametrize(("slow", "reach", "said"), [
+    (
+        1.1,
+        0.01,
+        "wfbp takes 1100.0 ms with cut:4MB, 1000.0 ms with 25MB: with the former, speed-ups are 10.0% too high",
+    ),
+    (1.01, 0.001, ""),
+    (1.1, 0.2, ""),  # the difference may be noise
+])  # fmt: skip
 def test_a_baseline_with_bad_buckets_is_told(slow, reach, said):
     def timed(schedule, fusion, median_s):
         near = {"median_low_s": median_s - reach, "median_high_s": median_s + reach}

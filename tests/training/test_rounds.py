@@ -173,34 +173,31 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
     assert len(after["loss"]) == 8
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"schedule": "local:0"}, "period must be a whole number above zero, not '0'"),
-        ({"schedule": "local:-3"}, "period must be a whole number above zero, not '-3'"),
-        ({"schedule": "diloco:10:mix=2"}, "mix must be a number from 0 to 1, not '2'"),
-        ({"schedule": "diloco:4:delay=4"}, "delay must be less than the period, 4, not 4"),
-        ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
-        ({"schedule": "local:10:11"}, "has period twice"),
-        ({"schedule": "local:10", "clip": 1.0}, "the route 'local:10' does not have them"),
-        ({"schedule": "local:10", "wire": "int8"}, "sets the route: leave out wire"),
-        ({"schedule": "local:10", "update": "sharded"}, "sets the route: leave out update"),
-        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "sets the route: leave out wire$"),
-        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "sets the route: leave out update$"),
-        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "sets the route: leave out wire$"),
-        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "sets the route: leave out update, wire$"),
-        (
-            {"schedule": "local:10", "wire": "fp16"},
-            "wire 'fp16' does not apply, because no gradients travel under schedule 'local:10' on the route 'local:10'"
-            ": leave it out, or give fp32, the type of the parameters",
-        ),
-        ({"schedule": "diloco:4:delay=2", "wire": "bf16"}, "'diloco:4:delay=2' on the route 'streaming:4'"),
-        (
-            {"route": f"{ROOT}/tests/routes/local.py:local", "wire": "fp16"},
-            "no gradients travel under schedule 'dear' on the route 'local'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"schedule": "local:0"}, "period must be a whole number above zero, not '0'"),
+    ({"schedule": "local:-3"}, "period must be a whole number above zero, not '-3'"),
+    ({"schedule": "diloco:10:mix=2"}, "mix must be a number from 0 to 1, not '2'"),
+    ({"schedule": "diloco:4:delay=4"}, "delay must be less than the period, 4, not 4"),
+    ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
+    ({"schedule": "local:10:11"}, "has period twice"),
+    ({"schedule": "local:10", "clip": 1.0}, "the route 'local:10' does not have them"),
+    ({"schedule": "local:10", "wire": "int8"}, "sets the route: leave out wire"),
+    ({"schedule": "local:10", "update": "sharded"}, "sets the route: leave out update"),
+    ({"schedule": "local:10", "update": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+    ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "sets the route: leave out update$"),
+    ({"schedule": "local:10", "route": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+    ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "sets the route: leave out update, wire$"),
+    (
+        {"schedule": "local:10", "wire": "fp16"},
+        "wire 'fp16' does not apply, because no gradients travel under schedule 'local:10' on the route 'local:10'"
+        ": leave it out, or give fp32, the type of the parameters",
+    ),
+    ({"schedule": "diloco:4:delay=2", "wire": "bf16"}, "'diloco:4:delay=2' on the route 'streaming:4'"),
+    (
+        {"route": f"{ROOT}/tests/routes/local.py:local", "wire": "fp16"},
+        "no gradients travel under schedule 'dear' on the route 'local'",
+    ),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
         run(choices)

@@ -262,18 +262,15 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
     assert np.allclose(lost, shared, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"clip": 1.0}, "the route 'local' does not have them"),
-        ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
-        ({"schedule": "local:4"}, "schedule 'local:4' sets the route: leave out route"),
-        ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
-        ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
-        ({"route": ""}, "route '' is unknown. Allowed: full, sharded"),
-        ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "said"), [
+    ({"clip": 1.0}, "the route 'local' does not have them"),
+    ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
+    ({"schedule": "local:4"}, "schedule 'local:4' sets the route: leave out route"),
+    ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
+    ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
+    ({"route": ""}, "route '' is unknown. Allowed: full, sharded"),
+    ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
+])  # fmt: skip
 def test_what_does_not_go_together_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
         run({"route": NAMES["local"], **choices})
@@ -324,19 +321,16 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     assert "stage 1 (update all on the engine thread), at buffer 'values' of bucket 0" in wrong.output
 
 
-@pytest.mark.parametrize(
-    ("stage", "said"),
-    [
-        (
-            all_reduce("foo"),
-            "stage 1 (all_reduce foo), at buffer 'foo' of bucket 0, must be of one of the buffers gradients, values",
-        ),
-        (all_reduce("state"), "must be of one of the buffers gradients, values"),
-        (Collective(name="broadcast", buffer="gradients"), "must be one of reduce_scatter, all_gather, all_reduce"),
-        (all_gather("gradients", every=0), "must have a whole number above 0 in every, not 0"),
-        (all_gather("gradients", every=2.5), "must have a whole number above 0 in every, not 2.5"),
-    ],
-)
+@pytest.mark.parametrize(("stage", "said"), [
+    (
+        all_reduce("foo"),
+        "stage 1 (all_reduce foo), at buffer 'foo' of bucket 0, must be of one of the buffers gradients, values",
+    ),
+    (all_reduce("state"), "must be of one of the buffers gradients, values"),
+    (Collective(name="broadcast", buffer="gradients"), "must be one of reduce_scatter, all_gather, all_reduce"),
+    (all_gather("gradients", every=0), "must have a whole number above 0 in every, not 0"),
+    (all_gather("gradients", every=2.5), "must have a whole number above 0 in every, not 2.5"),
+])  # fmt: skip
 def test_stages_that_cannot_be_are_refused(stage, said):
     route = replace(FULL, out=(FULL.out[0], stage, *FULL.out[1:]))
     assert said in verdict(route)

@@ -406,16 +406,12 @@ def leave(status):
     raise SystemExit(status)
 
 
-@pytest.mark.parametrize(
-    ("in_child", "status", "said"),
-    [
-        (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"),
-        (lambda: leave(3), 3, ""),
-        (lambda: None, 1, "is a forked child of a rank, and cannot train"),
-        (lambda: os._exit(4), 4, ""),
-    ],
-    ids=["raises", "exits", "goes on", "ends itself"],
-)
+@pytest.mark.parametrize(("in_child", "status", "said"), [
+    (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"),
+    (lambda: leave(3), 3, ""),
+    (lambda: None, 1, "is a forked child of a rank, and cannot train"),
+    (lambda: os._exit(4), 4, ""),
+], ids=["raises", "exits", "goes on", "ends itself"])  # fmt: skip
 def test_a_forked_child_ends_alone(in_child, status, said, capfd):
     """It must not wait for a thread that it does not have, nor take its rank's way out of the session."""
 

@@ -57,20 +57,14 @@ def test_options_become_attributes_of_a_class(files):
     assert len(texts) == 3, "ranks compare them"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("my_small.py:Small(limit=much)", r"my_small.py:Small\(limit=much\)': limit=much cannot be read: .*25MB"),
-        ("my_small.py:Small(limit)", "limit=limit cannot be read"),
-        ("my_small.py:Small(credit=3)", r"my_small.py:Small\(credit=3\)': option 'credit' is unknown. Allowed: limit"),
-        ("my_small.py:Small(limit=1B,limit=2B)", "has limit twice"),
-        (
-            "my_late.py:Late(limit=1B)",
-            "Late has no options, so not 'limit' either: name what may be set in Late.options",
-        ),
-        ("my_late.py:Latest(limit=1B)", "my_late.py has no function or class 'Latest'; it has Late"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("my_small.py:Small(limit=much)", r"my_small.py:Small\(limit=much\)': limit=much cannot be read: .*25MB"),
+    ("my_small.py:Small(limit)", "limit=limit cannot be read"),
+    ("my_small.py:Small(credit=3)", r"my_small.py:Small\(credit=3\)': option 'credit' is unknown. Allowed: limit"),
+    ("my_small.py:Small(limit=1B,limit=2B)", "has limit twice"),
+    ("my_late.py:Late(limit=1B)", "Late has no options, so not 'limit' either: name what may be set in Late.options"),
+    ("my_late.py:Latest(limit=1B)", "my_late.py has no function or class 'Latest'; it has Late"),
+])  # fmt: skip
 def test_options_that_cannot_be_set_are_refused(files, name, said):
     with pytest.raises(ValueError, match=said):
         find_schedules([name])
@@ -104,15 +98,12 @@ class Text(Wfbp):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Sleeps", r"did not finish within 0.3 seconds \(in ordered\(\)"),
-        ("Fails", r"fails in ordered\(\): RuntimeError: boom and more"),
-        ("Typo", r"must have extras, a tuple of negotiation, second all_gather, not \('negotiate',\)"),
-        ("Text", "must have extras, a tuple of negotiation, second all_gather, not 'negotiation'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("Sleeps", r"did not finish within 0.3 seconds \(in ordered\(\)"),
+    ("Fails", r"fails in ordered\(\): RuntimeError: boom and more"),
+    ("Typo", r"must have extras, a tuple of negotiation, second all_gather, not \('negotiate',\)"),
+    ("Text", "must have extras, a tuple of negotiation, second all_gather, not 'negotiation'"),
+])  # fmt: skip
 def test_what_a_schedule_says_of_itself_is_looked_at(name, said, tmp_path, monkeypatch):
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     file = tmp_path / "mine.py"

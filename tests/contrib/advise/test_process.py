@@ -109,10 +109,7 @@ def test_one_answer_whatever_a_script_does(tmp_path, code):
     (HEAD + "os._exit(3)", r"script 'script.py' ended its process with exit code 3"),
     (HEAD + "os.kill(os.getpid(), 9)", r"script 'script.py' ended its process by SIGKILL"),
     (HEAD + "raise ZeroDivisionError('on purpose')", r"ended with ZeroDivisionError, after 0 iterations\n"),
-    (
-        HEAD + "if os.environ.get('RANK'):\n    raise SystemExit(4)\nraise SystemExit(3)",
-        r"code 4.*without.* code 3",
-    ),
+    (HEAD + "if os.environ.get('RANK'):\n    raise SystemExit(4)\nraise SystemExit(3)", r"code 4.*without.* code 3"),
 ])  # fmt: skip
 def test_a_script_that_fails_is_named(tmp_path, code, said):
     ran = advise(tmp_path, code)

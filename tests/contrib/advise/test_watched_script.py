@@ -4,7 +4,6 @@ import sys
 import textwrap
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from dear_mpi.contrib.advise import torch_watcher  # noqa: E402
 from dear_mpi.contrib.advise.assembled import assemble  # noqa: E402
 from dear_mpi.contrib.advise.observed import JOB, READY, Wrapped  # noqa: E402
 from dear_mpi.contrib.advise.torch_script import watch_script  # noqa: E402
+from tests.rooms import ROOT  # noqa: E402
 
-SCRIPTS = Path(__file__).parent
+SCRIPTS = ROOT / "docs" / "benchmarks" / "advise"
 ITERATIONS = 4
 HEAD = """
 import sys

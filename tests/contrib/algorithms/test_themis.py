@@ -9,7 +9,7 @@ from dear_mpi.collectives import MismatchError, all_gather, all_reduce, programs
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see.explain import PROOFS
-from tests.contrib.algorithms.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
+from docs.benchmarks.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
 
 MANY = LARGE // SEGMENT
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")

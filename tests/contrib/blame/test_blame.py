@@ -26,7 +26,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
-from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
+from docs.benchmarks.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
 from tests.timelines import recorded
 
 RANKS, ITERATIONS = 4, 20

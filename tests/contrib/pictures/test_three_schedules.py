@@ -4,7 +4,7 @@ import re
 
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from tests.contrib.pictures.three_schedules import (
+from docs.pictures.three_schedules import (
     FUSIONS,
     PICTURE,
     SCHEDULES,
