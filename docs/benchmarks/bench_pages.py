@@ -44,6 +44,11 @@ KiB to 2 MiB / above 2 MiB. Below 1, ours is faster. In the file of all rows, a 
 calls, and the distance to the farther end of its 95 % interval. Brackets contain the ratio to the fastest MPI call,
 and the call or algorithm chosen.
 """
+IN_A_ROW = """A program that makes small calls in a row finds its code and data in cache. Cells of this table contain
+our time over the time of the fastest call of Open MPI, on 2 ranks, and us (`bench --cadence streaming`: the mean over
+calls in a row, the median of such samples).
+"""
+SMALL = "4B,64B,1KiB,4KiB,16KiB"
 OURS = ("ring", "auto", "function")
 
 RANKS, RATE = 4, "1gbit"
@@ -213,7 +218,25 @@ def collectives(runs):
             found = over_the_fastest(found)
             few += summary([row for rows in found.values() for row in rows], ranks)
             every += of_ranks(found, ranks, ["native-best", *others])
-    return [COLLECTIVES, *lines_of(few), BELOW, *every]
+    return [COLLECTIVES, *lines_of(few), "", *in_a_row(runs, mpis[0]), BELOW, *every]
+
+
+def in_a_row(runs, mpi):
+    """The lines of small calls in a row."""
+    command = [*mpi.mpirun, "-n", "2", *DEAR_MPI, "bench", "--cadence", "streaming", "--placement", "in"]
+    command += ["--algorithms", "native-best,auto,function", "--sizes", SMALL, "--budget", "2s"]
+    command += ["--collective", "all_reduce,reduce_scatter,all_gather"]
+
+    def measure(file):
+        run([*command, "--json", str(file)], mpi.environment(2), LIMIT_S)
+
+    taken = runs.take("in a row", "bench-streaming", partial(Watch, "make bench", mpis=2), measure)
+    cells = {}
+    for row in rows_of(taken[0]) if taken else ():
+        if not candidate(row.algorithm).is_library:
+            cells.setdefault(f"{row.collective}, {row.algorithm}", []).append(f"{row.over_peer:.2f} ({row.p50_us:.1f})")
+    head = ["in a row", *map(format_bytes, parse_sizes(SMALL))]
+    return [IN_A_ROW, *lines_of([head, *([name, *each] for name, each in cells.items())])]
 
 
 def of_ranks(found, ranks, names):

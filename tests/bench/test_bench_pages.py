@@ -57,9 +57,11 @@ def test_the_page_of_collectives_joins_the_jobs_of_both_libraries(tmp_path, monk
         second = [row("native", 4, 5.0), row("native-persistent", 4, 4.0), row("native", 64, 1.0)]
         keep(tmp_path, f"bench-{ranks}-OpenMPI", first)
         keep(tmp_path, f"bench-{ranks}-MPICH", second)
+    keep(tmp_path, "bench-streaming", [row("native", 4, 2.0), row("auto", 4, 3.0), row("auto", 64, 1.0)])
     runs = Runs(tmp_path)
     text = "\n".join(bench_pages.collectives(runs))
-    assert len(runs.records) == 4
+    assert len(runs.records) == 5
+    assert "| all_reduce, auto | 1.50 (3.0) |" in text
     assert text.count("|  | Open MPI, best | MPICH, best | auto | function |") == 2
     cells = "2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, native-persistent) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)"
     assert text.count(f"| 4 B | {cells} |") == 2
