@@ -53,7 +53,7 @@ TRAINING = (
 
 # The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "run"),
+    *("machine_file", "fit", "case", "data", "native", "backends", "suite", "timing", "run"),
     *("output", "saved"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from dear_mpi.bench.backends import candidate, labels
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.machine_file import MOST_RANKS, Fit, Row
+from dear_mpi.bench.fit import MOST_RANKS, Fit
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Report, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.algorithms.registry import programs

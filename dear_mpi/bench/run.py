@@ -22,7 +22,8 @@ from rich.console import Console
 
 from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.case import OPERATIONS, Case, Samples, job_us, of_job, row_of
-from dear_mpi.bench.machine_file import Fit, Row, fit_network, programs_of, time_s
+from dear_mpi.bench.fit import Fit, fit_network, programs_of, time_s
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment

@@ -17,7 +17,8 @@ from typing import Any
 
 from msgspec import convert
 
-from dear_mpi.bench.machine_file import Link, MachineFile, Row, fit_network
+from dear_mpi.bench.fit import fit_network
+from dear_mpi.bench.machine_file import Link, MachineFile, Row
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import entry_points_of, load_extra

@@ -10,7 +10,7 @@ import pytest
 from dear_mpi.bench.backends import calls_of, label
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
-from dear_mpi.bench.machine_file import fit_network, programs_of
+from dear_mpi.bench.fit import fit_network, programs_of
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import fit_text
 from dear_mpi.bench.run import against_peers, bench, modelled, shown

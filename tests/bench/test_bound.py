@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.bench.machine_file import programs_of, time_s
+from dear_mpi.bench.fit import programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.cost import Network

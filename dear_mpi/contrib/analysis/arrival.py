@@ -20,7 +20,8 @@ from rich.console import Console
 
 from dear_mpi.bench.backends import label, labels
 from dear_mpi.bench.case import OPERATIONS, Case
-from dear_mpi.bench.machine_file import Fit, Row, programs_of
+from dear_mpi.bench.fit import Fit, programs_of
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context, Interleaved

@@ -16,7 +16,8 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.backends import candidate, labels
-from dear_mpi.bench.machine_file import Fit, Row, gradient, programs_of
+from dear_mpi.bench.fit import Fit, gradient, programs_of
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Look, Report, merit
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.cost import Network, cost

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dear_mpi.bench.machine_file import Fit
+from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.run import Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.cost import Network

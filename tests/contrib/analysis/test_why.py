@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.bench.machine_file import Fit, programs_of, time_s
+from dear_mpi.bench.fit import Fit, programs_of, time_s
 from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.contrib.analysis.why import PARTS, Site, behind_middle, cells, explained, model_of, sentence, spread_us
