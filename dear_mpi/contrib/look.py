@@ -1,11 +1,20 @@
-"""What several extras share: how timelines look, and columns of text."""
+"""What several extras share: how timelines look, columns of text, and predictions on another network."""
 
+from __future__ import annotations
+
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
+
+if TYPE_CHECKING:
+    from dear_mpi.simulate.sweep import Scenario
 
 COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
@@ -122,3 +131,15 @@ def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
     for first, *others in lines:
         texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
         yield "  ".join([first.ljust(widths[0]), *texts])
+
+
+def rewired(scenario: Scenario, **factors: float) -> Scenario:
+    """Multiply network costs by factors."""
+
+    def times(network: Network) -> Network:
+        return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+    prices, network = copy(scenario.prices), times(scenario.machine.network)
+    between = network.between and times(network.between)
+    prices.network, prices.found = replace(network, hosts=prices.network.hosts, between=between), defaultdict(dict)
+    return replace(scenario, prices=prices)

@@ -199,7 +199,6 @@ def changed(*where, to):
     (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number >"),
     (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
     (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
-    (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
     (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
     (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
     (changed("model", to=""), 'model must be a text of length >= 1, not ""'),

@@ -2,7 +2,7 @@
 
     {"model": "mlp", "device": "cpu", "ranks": 2, "rank": 1, "batch": 32, "accumulate": 1, "dtype": "fp32",
      "wire": "fp32", "schedule": "sequential", "iterations": 297, "update_s_per_element": 1.5e-09, "rest_s": 0.0003,
-     "forward_flops": null, "code_factor": null, "start_s": 0.0, "wake_s": 0.0,
+     "code_factor": null, "start_s": 0.0, "wake_s": 0.0,
      "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128], "outputs": 1}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
@@ -12,7 +12,6 @@ Equal keys mean one tied tensor. ``profiler.py`` makes a profile; ``dear-mpi sim
 
 import json
 import math
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,6 @@ Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Parts = Annotated[int, Meta(ge=1, le=1 << 24)]  # of a batch: each is simulated
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
-Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,6 @@ class Profile:
     update_s_per_element: Seconds
     rest_s: Seconds  # the loss, packing, Python
     uses: tuple[Use, ...]  # in forward order
-    forward_flops: Flops | None = None  # of one rank; a multiply-add counts as two
     code_factor: Seconds | None = None  # measured over nominal time of compression
     start_s: Seconds = 0.0  # until an idle engine begins
     wake_s: Seconds = 0.0  # until a thread that waited continues
