@@ -1,22 +1,26 @@
-"""What several extras share: how timelines look, as read from files, columns of text, and saved runs of ``bench``."""
+"""What several extras share: how timelines look, as read from files, saved runs of ``bench``, and other networks."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import convert
 
 from dear_mpi.bench.machine_file import KIND, MachineFile, Row
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import check_distinct, plural
 from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
 
 if TYPE_CHECKING:
     from dear_mpi.bench.saved import Run as SavedRun
+    from dear_mpi.simulate.sweep import Scenario
 
 COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
@@ -175,3 +179,15 @@ def read_run(text: str) -> SavedRun:
         if times > 1:
             raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
     return SavedRun(text, rows, {name: value for name, value in content.items() if name != "rows"})
+
+
+def rewired(scenario: Scenario, **factors: float) -> Scenario:
+    """Multiply network costs by factors."""
+
+    def times(network: Network) -> Network:
+        return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+    prices, network = copy(scenario.prices), times(scenario.machine.network)
+    between = network.between and times(network.between)
+    prices.network, prices.found = replace(network, hosts=prices.network.hosts, between=between), defaultdict(dict)
+    return replace(scenario, prices=prices)

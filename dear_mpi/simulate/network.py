@@ -20,13 +20,13 @@ from msgspec import convert
 from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.machine_file import Link, MachineFile, Row
 from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import entry_points_of, load_extra
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_levels, parse_rates, parse_seconds
 
 MOST_RANKS = 2**16
-INSIDE, BETWEEN = "inside", "between"
 
 # Published clusters of 16 hosts of 4 GPUs. The values, not the cards' rates, reproduce most published throughputs for 4
 # to 32 GPUs, of three models with and without overlap, within 10 % (docs/benchmarks/testbed.md).
@@ -156,5 +156,5 @@ def read_rates(text: str) -> tuple[float, float]:
     for kind in (INSIDE, BETWEEN):
         if kind not in kinds:
             take = "take dear-mpi doctor --json on several ranks of each of several hosts"
-            raise ValueError(f"rates {text!r} has no links {kind} hosts: {take}")
+            raise ValueError(f"rates {text!r} has no links {kind}: {take}")
     return 1 / kinds[INSIDE].beta, 1 / kinds[BETWEEN].beta

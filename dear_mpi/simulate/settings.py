@@ -13,6 +13,7 @@ from dear_mpi.reporting.declared import BETWEEN, BETWEEN_FUSIONS, again, listed,
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.buckets.owners import MEASURED, Ownership, measured
+from dear_mpi.training.choice import serve_halves, summed_as_asked
 from dear_mpi.training.events.profile import Profile, read_profile
 from dear_mpi.training.options import (
     ALL_OPTIMIZERS,
@@ -26,8 +27,6 @@ from dear_mpi.training.options import (
     Wire,
     check_wires,
     pairs,
-    serve_halves,
-    summed_as_asked,
 )
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route

@@ -14,7 +14,6 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import ALL_TO_ALL
@@ -24,12 +23,13 @@ from dear_mpi.simulate.network import Machine, read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.training.buckets.layout import Bucket, Cut
+from dear_mpi.training.choice import check_choice, check_sent
 from dear_mpi.training.fabric.fabric import portions_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fabric.virtual import Price, alike, whole_cost
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
-from dear_mpi.training.options import Wire, check_choice, check_own, check_sent
+from dear_mpi.training.options import Wire
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, own_fusion
@@ -59,7 +59,7 @@ class Scenario:
         route = settings.route_of(schedule)
         if route.period > MOST_PARTS:
             raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
-        check_sent(settings, name, route, settings.types[0])
+        check_sent(settings, name, schedule, route, settings.types[0])
         check_file(policy)
         if not is_by_time(policy):  # time-based policies need prices
             borders(policy, self.model.layout)
@@ -168,17 +168,6 @@ class Scenario:
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
 
-    def rewired(self, **factors: float) -> Scenario:
-        """Multiply network costs by factors."""
-
-        def times(network: Network) -> Network:
-            return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
-
-        network = times(self.machine.network)
-        if network.between is not None:
-            network = replace(network, between=times(network.between))
-        return replace(self, prices=self.prices.on(network))
-
 
 def buckets_of(
     model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
@@ -240,9 +229,6 @@ def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Pric
     asked.check()
     settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}
-    for name, kind in kinds.items():
-        if kind.own_route() is not None:
-            check_own(settings, name)
     for route, names in grouped(kinds, lambda name: settings.route_of(kinds[name])).items():
         check_choice(settings, route, {name: kinds[name] for name in names}, settings.chosen_optimizer)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)

@@ -26,10 +26,11 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Cut, flat_dtype, layout_of, of_tensors, trained
 from dear_mpi.training.buckets.owners import Ownership, Weights
+from dear_mpi.training.choice import chosen_route
 from dear_mpi.training.fabric.live import Engine, LiveFabric
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.layer_call import LayerCall, split_calls
-from dear_mpi.training.options import Options, chosen_route
+from dear_mpi.training.options import Options
 from dear_mpi.training.routes.invariant import shares, tree_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import LossMeter, Trainer

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-import dear_mpi.training.options
+import dear_mpi.training.choice
 import dear_mpi.training.session
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -77,13 +77,13 @@ def layers():
 def believed(route):
     """Let a route be found by the name ``MINE``, as if it were proved."""
     ROUTES[MINE] = route
-    proved = dear_mpi.training.options.prove
-    dear_mpi.training.options.prove = lambda _: Proof(True, True, True, "equal", True)
+    proved = dear_mpi.training.choice.prove
+    dear_mpi.training.choice.prove = lambda _: Proof(True, True, True, "equal", True)
     try:
         yield
     finally:
         del ROUTES[MINE]
-        dear_mpi.training.options.prove = proved
+        dear_mpi.training.choice.prove = proved
 
 
 @contextmanager

@@ -126,9 +126,7 @@ def test_routes_of_codes_are_proved(wire, update):
     assert proof.summed == (find_code(wire).route is coded or wire.startswith(("noise", "fixed32")))
 
 
-@pytest.mark.parametrize(
-    "wire", installed("int8", "topk:10%", "blocks:10%", "noise:10%", "acp:4:after=3", "powersgd:4")
-)
+@pytest.mark.parametrize("wire", [*EVERY, *installed("acp:4:after=3")])
 def test_what_was_lost_survives_a_break(wire, tmp_path):
     whole, file = run({"wire": wire, "iterations": 9}), tmp_path / "c.npz"
     run({"wire": wire, "iterations": 4}, saving=Saving(file))

@@ -25,7 +25,7 @@ from dear_mpi.training.routes import (
     Pack,
     Payload,
     Route,
-    Shape,
+    Sizes,
     Stage,
     Unpack,
     Update,
@@ -77,11 +77,9 @@ class OfMasks(Payload):
     wire: Masks
     codes: str = "sent"
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        kept = -(-longest * self.wire.senders // self.wire.taking_part(ranks))
-        return ranks * round_up(itemsize * kept, ROW_BYTES)
+    def payload_bytes(self, of: Sizes) -> int:
+        kept = -(-of.longest * self.wire.senders // self.wire.taking_part(of.ranks))
+        return of.ranks * round_up(of.itemsize * kept, ROW_BYTES)
 
     def objection(self, ranks: int) -> str:
         senders, clients = self.wire.senders, self.wire.taking_part(ranks)

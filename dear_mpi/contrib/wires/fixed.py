@@ -33,7 +33,7 @@ from dear_mpi.training.routes import (
     Pack,
     Payload,
     Route,
-    Shape,
+    Sizes,
     all_reduce,
     reduce_scatter,
 )
@@ -103,10 +103,8 @@ class OfIntegers(Payload):
     wire: Fixed
     codes: str = "integers"
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return ranks * longest * self.dtype.itemsize
+    def payload_bytes(self, of: Sizes) -> int:
+        return of.ranks * of.longest * self.dtype.itemsize
 
     def objection(self, ranks: int) -> str:
         return self.wire.objection(ranks)
@@ -138,10 +136,8 @@ class FindScales(OfNumbers):
     codes: str = "scales"
     writes = ("scales",)
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return -(-count // BLOCK)
+    def payload_bytes(self, of: Sizes) -> int:
+        return -(-of.count // BLOCK)
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s("scale", count * (1 + self.wire.numbers(ranks)))

@@ -33,6 +33,7 @@ from dear_mpi.training.routes import (
     Recall,
     Route,
     Shape,
+    Sizes,
     Stage,
     Unpack,
     Update,
@@ -76,12 +77,10 @@ class OfFactors(Payload):
         first = self.wire.first_sides(shapes)
         return [first, [1 - side for side in first]]
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
+    def payload_bytes(self, of: Sizes) -> int:
         """Return the longer turn's bytes; unknown for a bucket without shapes."""
-        lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
-        return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
+        lengths = [sum(self.wire.lengths(of.shapes, turn, others=self.others)) for turn in self.turns(of.shapes)]
+        return round_up(max(lengths) * of.itemsize, of.ranks * ROW_BYTES)
 
     def parts(self, bucket: BucketMemory) -> list[list[Part]]:
         codes, shapes = bucket.buffer(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))

@@ -34,7 +34,7 @@ from dear_mpi.training.routes import (
     Pack,
     Payload,
     Route,
-    Shape,
+    Sizes,
     Unpack,
     Update,
     WithErrors,
@@ -118,10 +118,8 @@ class Selection(Payload):
 
     adds_up: ClassVar[bool] = True
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
+    def payload_bytes(self, of: Sizes) -> int:
+        return round_up(self.wire.kept(of.count) * of.itemsize, of.ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
         found: Array = self.wire.places(bucket.buffer("gradients").size, (bucket.begin, bucket.own_updates))

@@ -25,7 +25,7 @@ from dear_mpi.training.routes import (
     Pack,
     Payload,
     Route,
-    Shape,
+    Sizes,
     Unpack,
     Update,
     all_gather,
@@ -72,10 +72,8 @@ class OfCounters(Payload):
     wire: Sketch
     codes: str = "counters"
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
+    def payload_bytes(self, of: Sizes) -> int:
+        return round_up(self.wire.kept(of.count) * of.itemsize, of.ranks * CHUNK_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)

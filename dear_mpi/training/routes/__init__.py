@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dear_mpi.training.routes.find import FULL, SHARDED, Kind, share, whole
 from dear_mpi.training.routes.proof import Memory
-from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
+from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route, Sizes
 from dear_mpi.training.routes.stages import (
     ENGINE,
     MAIN,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "MAIN", "Act", "Blocks", "BucketMemory", "Decode", "Encode", "InRows", "Memory", "Pack", "Payload"]
 __all__ += ["Recall", "Route", "Shape", "Stage", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
-__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "WithErrors", "coded", "reduce_scatter", "share", "whole"]
+__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "Sizes", "WithErrors", "coded", "reduce_scatter", "share", "whole"]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,12 +35,11 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes.find import SUMS_BACK, VALUES_BACK, Kind
-from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
+from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route, Sizes
 from dear_mpi.training.routes.stages import (
     Act,
     BucketMemory,
     Pack,
-    Shape,
     Stage,
     all_gather,
     all_to_all,
@@ -144,10 +143,8 @@ class InRows(Payload):
 
     wire: Wire
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
+    def payload_bytes(self, of: Sizes) -> int:
+        return of.ranks * round_up(self.wire.nbytes(of.longest), ROW_BYTES)
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
         return servers(rank, hosts if self.level else range(len(hosts)))

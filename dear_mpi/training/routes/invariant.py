@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route
+from dear_mpi.training.routes.route import ROW_BYTES, Payload, Route, Sizes
 from dear_mpi.training.routes.stages import (
     Act,
     BucketMemory,
     Collective,
-    Shape,
     Stage,
     all_gather,
     all_to_all,
@@ -210,10 +209,8 @@ class OfSubtrees(Payload):
     wire: Tree
     codes: str = "subtrees"
 
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        return ranks * self.wire.most(ranks) * round_up(longest * itemsize, ROW_BYTES)
+    def payload_bytes(self, of: Sizes) -> int:
+        return of.ranks * self.wire.most(of.ranks) * round_up(of.longest * of.itemsize, ROW_BYTES)
 
     def objection(self, ranks: int) -> str:
         return self.wire.objection(ranks)

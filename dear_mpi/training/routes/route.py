@@ -28,6 +28,15 @@ Bucket = TypeVar("Bucket")
 ROW_BYTES = 16  # bytes; each shard's codes are aligned to it
 
 
+@dataclass(frozen=True)
+class Sizes:
+    count: int  # elements of a bucket
+    longest: int  # elements of its longest shard
+    itemsize: int  # bytes of a travelling gradient
+    ranks: int
+    shapes: tuple[Shape, ...]  # of the tensors, if buckets consist of whole ones
+
+
 @dataclass(frozen=True, kw_only=True)
 class Payload(Stage):
     """Work on compressed gradients, in the buffer ``codes``; see ``codes.py``."""
@@ -40,13 +49,8 @@ class Payload(Stage):
     codes: str
 
     @abstractmethod
-    def payload_bytes(
-        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
-    ) -> int:
-        """Return the flat buffer's bytes for ``count`` elements, ``longest`` of them in the longest shard.
-
-        ``shapes``: of the tensors, if buckets consist of whole ones.
-        """
+    def payload_bytes(self, of: Sizes) -> int:
+        """Return the flat buffer's bytes for a bucket."""
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s(self.act, count)
@@ -226,8 +230,7 @@ class Route:
             ``longest``: length that all shards count with, if unequal.
         """
         if buffer in self.codes:
-            longest = longest or count // ranks
-            return self.codes[buffer].payload_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
+            return self.codes[buffer].payload_bytes(Sizes(count, longest or count // ranks, wire, ranks, shapes))
         return (ranks * longest if longest else count) * (wire if buffer == "gradients" else values)
 
     def __str__(self) -> str:
