@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.ranks.clock import Aligned, Look
+from dear_mpi.ranks.clock import Aligned, Offset
 from dear_mpi.training.events.spans import (
     COMPUTE,
     ClocksError,
@@ -45,7 +45,7 @@ def recording(rank, *, sent_s=10.0, uncertainty_s=UNCERTAIN_S, looks=None):
         iterations=(Iteration(0, 8.0 + AHEAD_S, 12.0 + AHEAD_S),),
         spans=(done.spans[0]._replace(begin_s=8.0 + AHEAD_S, end_s=9.5 + AHEAD_S),),
     )
-    looks = looks or (Look(AHEAD_S, AHEAD_S, uncertainty_s), Look(AHEAD_S + 20, AHEAD_S, uncertainty_s))
+    looks = looks or (Offset(AHEAD_S, AHEAD_S, uncertainty_s), Offset(AHEAD_S + 20, AHEAD_S, uncertainty_s))
     return Recording("dear", 2, shifted, Aligned(looks))
 
 
@@ -64,7 +64,7 @@ def test_times_are_by_the_clock_of_rank_0():
     ("how", "said"),
     [
         (
-            {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
+            {"looks": (Offset(AHEAD_S, AHEAD_S, 1e-3), Offset(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
             "clocks of ranks 0 and 1 cannot",
         ),
         ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),

@@ -197,7 +197,7 @@ def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
                 continue
             args = None if event.since is None else {"queued_s": begin_s - clock(COMPUTE, event.since)}
             kind = kind if kind in KINDS else "other"
-            yield Span(lane, kind, shortened(name), begin_s, clock(lane, event.end), args)
+            yield Span(lane, kind, with_units(name), begin_s, clock(lane, event.end), args)
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -210,10 +210,10 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: found[0] if all(each == found[0] for each in found) else found for name, found in columns.items()}
 
 
-def shortened(label: str) -> str:
+def with_units(label: str) -> str:
     """Rewrite the sizes in a label for readers.
 
-    >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
+    >>> with_units("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), with_units("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
     """
 
@@ -262,7 +262,7 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
         begin_s, end_s = (seconds - aligned.offset_s(seconds) for seconds in (each.begin_s, each.end_s))
         return each._replace(begin_s=begin_s, end_s=end_s)
 
-    if not aligned.looks:
+    if not aligned.offsets:
         return rank
     return replace(
         rank,
