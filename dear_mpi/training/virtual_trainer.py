@@ -31,8 +31,6 @@ from dear_mpi.training.trainer import Trainer
 
 TIE = 1e-9  # relative difference below which times are equal
 UNFAIR = 0.02  # a baseline's buckets may cost this share of its best time
-REACHED = 1.005  # times its bound: an iteration that reaches it
-ALL_REACHED = "Each row reaches its schedule's bound: another schedule, other buckets or a faster network may help."
 FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration
 WARM = 3  # iterations until the pipeline is full
 T = TypeVar("T")
