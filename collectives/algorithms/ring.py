@@ -56,6 +56,8 @@ def one(chunk: int, size: int) -> range:
 def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> list[Step]:
     """Return a rank's steps in the ring ``group``, whose member i starts with the chunks ``sets[i]``.
 
+    ``hierarchical.py`` makes rings of hosts from it and from ``merged``.
+
     >>> [str(step.sends[0]) for step in around(1, group=[1, 5, 9], sets=[[0], [1], [2]])]
     ['chunk 0 to rank 5', 'chunk 2 to rank 5']
     """

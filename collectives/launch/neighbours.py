@@ -23,7 +23,7 @@ MONITOR_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this host, by launcher
 FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
-LOOKS = 30  # until a launcher has ended the rest of a job
+TRIES = 30  # until a launcher has ended the rest of a job
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Monitor:
     def end_the_others(self) -> None:
         while os.getppid() == self.process:
             time.sleep(NAP_S)
-        for _ in range(LOOKS):
+        for _ in range(TRIES):
             if not self.neighbours():
                 return
             time.sleep(NAP_S)

@@ -37,7 +37,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of
@@ -90,15 +90,7 @@ class Network:
         return (("in", self.port(rank, peer)),)
 
 
-class HasSides(Protocol):
-    @property
-    def sides(self) -> Way: ...
-
-
-F = TypeVar("F", bound=HasSides)
-
-
-def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
+def connected(side: Side, moving: Mapping[Side, Collection[Flow]]) -> dict[Side, Collection[Flow]]:
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:
@@ -109,9 +101,9 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
     return found
 
 
-def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
+def fair_rates(users: Mapping[Side, Collection[Flow]]) -> dict[Flow, float]:
     """Return each flow's rate, fixed from the tightest side on."""
-    rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
+    rates, free = dict[Flow, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}
     while waiting:

@@ -26,7 +26,7 @@ from dear_mpi.collectives.transports.wait_policy import crowd_of, nap_until
 ORDERED = platform.machine() in ("x86_64", "AMD64")
 LINE_BYTES = 64  # a cache line: raising a counter does not slow readers of the next one
 BLOCK_LINES = 1024
-LOOKS, YIELDS = 20, 500  # of 50 ns, then of a microsecond or more if other processes want the core; then naps
+SPINS, YIELDS = 20, 500  # of 50 ns, then of a microsecond or more if other processes want the core; then naps
 CacheLine = memoryview  # as 8-byte integers: the counter, then room for a vote in each of two alternating slots
 
 
@@ -66,7 +66,7 @@ class CounterBarrier:
         self.count = count = self.count + 1
         self.mine[0] = count
         for theirs, wait in self.others:
-            looks = LOOKS
+            looks = SPINS
             while theirs[0] < count:
                 looks -= 1
                 if looks == 0:

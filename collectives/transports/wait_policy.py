@@ -21,7 +21,7 @@ from dear_mpi.kernels.array import Array
 Limit = tuple[str, float]
 THREADS = 2  # threads of a rank: main and engine
 
-LOOKS = 20  # before the first nap: most messages arrive within microseconds
+POLLS = 20  # before the first nap: most messages arrive within microseconds
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # limits of a nap; its share of the time waited
 
 
@@ -127,7 +127,7 @@ class SleepingTransport(Wrapper[Transport]):
 class SleepingRequest(Wrapper[Request]):
     def Wait(self) -> None:
         test = self.below.Test
-        for _ in range(LOOKS):
+        for _ in range(POLLS):
             if test():
                 return
         nap_until(test)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
-LOOKS = 8
+CHECKS = 8  # before a report
 GRACE_S = 2.0  # between a report and the job's end: other ranks also report
 ABORT_S = 10.0
 
@@ -35,7 +35,7 @@ class Watchdog:
     ) -> None:
         self.transport, self.waits, self.after_s = transport, transport.waits, after_s
         self.abort, self.doomed = abort, doomed
-        self.nap_s = min(1.0, after_s / LOOKS)
+        self.nap_s = min(1.0, after_s / CHECKS)
         self.over = threading.Event()
         self.progress: tuple[int, ...] = ()
         self.waited_s = 0.0

@@ -1,6 +1,16 @@
-"""What several extras share: how timelines look, as read from files, saved runs of ``bench``, and other networks."""
+"""What several extras share: timelines as read from files, how they look, columns of text, and saved runs of ``bench``.
+
+Notes of all ranks split the time of a collective, in the lane ``steps``:
+
+    rank 1   started its end of the message:            |
+    rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
+
+A wait is *waiting* until the peer starts its end of the message, then *transfer*, as are calls that start messages.
+Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
+"""
 
 from __future__ import annotations
+
 
 import json
 from collections import Counter, defaultdict
@@ -8,15 +18,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import convert
 
 from dear_mpi.bench.machine_file import KIND, MachineFile, Row
+from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import check_distinct, plural
-from dear_mpi.training.events.spans import Rank, Ranks, Run, Span, Timeline
+from dear_mpi.training.events.spans import (
+    COMPUTE,
+    WIRE,
+    End,
+    Rank,
+    Ranks,
+    Run,
+    Span,
+    Timeline,
+    other_end,
+    starts_of,
+)
 
 if TYPE_CHECKING:
     from dear_mpi.bench.saved import Run as SavedRun
@@ -46,6 +68,9 @@ DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # wi
 MOST_RUNS, MOST_RANKS = 6, 8  # shown; ranks: over all runs
 SHOWN = 2  # iterations
 LONG = 80  # characters of a fact
+STEPS = "steps"  # the lane inside of the engine's collectives
+LANES = (COMPUTE, WIRE, STEPS)
+AS = {"starting": "transfer", "device": "waiting"}  # kinds of calls in it
 TOLD = ("fusion", "algorithm", "device", "transport")
 
 
@@ -127,6 +152,68 @@ def last_iteration(run: Run) -> tuple[float, float]:
     longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
     last = longest.iterations[-1]
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
+
+
+class StepSpan(NamedTuple):
+    kind: str
+    step: int | None
+    peer: int | None
+    begin_s: float
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[StepSpan]:
+    """Yield a rank's calls; waits are cut at the peer's start."""
+    for part, begin_s, end_s in noted.calls():
+        kind = AS.get(part.kind, part.kind)
+        if kind == "ending":
+            peers_s = starts.get(other_end(rank, part))
+            if peers_s is None:
+                kind = "either"
+            else:
+                kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
+                if until_s > begin_s:
+                    yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
+                    begin_s = until_s
+        yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
+
+
+def lanes_in(run: Run) -> tuple[str, ...]:
+    return LANES if any(rank.noted for rank in run.ranks) else LANES[:-1]
+
+
+def steps_in(run: Run) -> dict[int, list[Span]]:
+    """Return the lane ``steps`` of each rank."""
+    found: dict[int, list[Span]] = {rank.number: [] for rank in run.ranks}
+    for their in run.collectives:
+        starts = starts_of(their)
+        for number, noted in their.items():
+            found[number] += [
+                Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted))
+                for each in spans_of(number, noted, starts)
+            ]
+    return found
+
+
+def name_of(step: StepSpan) -> str:
+    """Name a step, such as "step 2: waiting, rank 1"."""
+    if step.step is None:
+        return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
+    kind = "waiting or transfer" if step.kind == "either" else step.kind
+    return f"step {step.step}: {kind}" + (f", rank {step.peer}" if step.peer is not None else "")
+
+
+def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
+    part = span.part
+    known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
+    if part.kind in ("starting", "ending"):
+        known |= {"message": part.number, "direction": "receive" if part.incoming else "send"}
+    return known | {"chunk": part.chunk, "bytes": part.nbytes, "call": part.kind}
 
 
 def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:

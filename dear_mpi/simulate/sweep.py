@@ -27,7 +27,7 @@ from dear_mpi.training.choice import check_choice, check_sent
 from dear_mpi.training.fabric.fabric import portions_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
-from dear_mpi.training.fabric.virtual import Price, alike, whole_cost
+from dear_mpi.training.fabric.virtual import Price, unscaled, whole_cost
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
 from dear_mpi.training.options import Wire
 from dear_mpi.training.routes.route import Route
@@ -81,7 +81,7 @@ class Scenario:
             served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
-            compute=alike if settings.straggler is None else lambda seconds: seconds * slowness,
+            compute=unscaled if settings.straggler is None else lambda seconds: seconds * slowness,
             noise=self.model.noise,
         )
         return predict(schedule, rules, costs, traced=traced)

@@ -49,7 +49,7 @@ class Copies:
         if not self.useful:
             return False
         first, other, again = self.each(run)
-        random, stale = not alike(first, again), not alike(first, other)
+        random, stale = not nearly_equal(first, again), not nearly_equal(first, other)
         self.useful = not random and not stale
         return stale and not random
 
@@ -73,7 +73,7 @@ def has_nan(array: Array) -> bool:
     return bool(array_module(array).isnan(array).any())
 
 
-def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def nearly_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether arrays are equal except for rounding, which depends on alignment in memory."""
     for each, its in zip(some, others, strict=True):
         if not hasattr(each, "shape"):

@@ -23,7 +23,7 @@ from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events import KEPT, Event, Log, Times, fold
 from dear_mpi.training.fabric.fabric import LOSS, Sequenced
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.fabric.virtual import Costs, Price, VirtualFabric, alike, last, of_rank, steady
+from dear_mpi.training.fabric.virtual import Costs, Price, VirtualFabric, last, of_rank, steady, unscaled
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.schedules.schedule import Nominal
@@ -31,8 +31,6 @@ from dear_mpi.training.trainer import Trainer
 
 TIE = 1e-9  # relative difference below which times are equal
 UNFAIR = 0.02  # a baseline's buckets may cost this share of its best time
-REACHED = 1.005  # times its bound: an iteration that reaches it
-ALL_REACHED = "Each row reaches its schedule's bound: another schedule, other buckets or a faster network may help."
 FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration
 WARM = 3  # iterations until the pipeline is full
 T = TypeVar("T")
@@ -262,7 +260,7 @@ def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) ->
 
 def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | None:
     """Return the fastest order that a schedule proposes, for ranks of equal speed."""
-    costs = replace(costs, compute=alike, noise=steady)
+    costs = replace(costs, compute=unscaled, noise=steady)
     fabric = VirtualFabric(rules.another(), costs)
 
     def price(collective: str, bucket: Bucket) -> float:

@@ -12,7 +12,7 @@ from dear_mpi.collectives import all_reduce, barrier, make_plan
 from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.training.events.spans import spans_of, starts_of
+from dear_mpi.training.events.spans import starts_of
 from tests.counter_checks import check_calls, spinning
 
 pytestmark = [
@@ -86,7 +86,8 @@ def test_notes_show_who_waited_for_whom():
         plan.notes = Notes()
         plan()
         ranks = dict(enumerate(transport.gather_values(plan.notes.runs[-1])))
-    found = list(spans_of(transport.rank, ranks[transport.rank], starts_of(ranks)))
+    look = pytest.importorskip("dear_mpi.contrib.look")
+    found = list(look.spans_of(transport.rank, ranks[transport.rank], starts_of(ranks)))
     others = set(ranks) - {transport.rank}
     assert {span.peer for span in found if span.kind in ("waiting", "transfer")} >= others
     assert not [span for span in found if span.kind == "either"]

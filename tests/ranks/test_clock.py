@@ -8,7 +8,7 @@ import pytest
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks import clock as clock_module
-from dear_mpi.ranks.clock import DRIFT, WANDER, Aligned, CommonClock, Look, offsets
+from dear_mpi.ranks.clock import DRIFT, WANDER, Aligned, CommonClock, Offset, offsets
 
 WRONG_S = (0.0, 3.0, -3.0, 1e-3, 0.0)  # by rank
 RATE = 1e-3  # of a rank's clock, above that of rank 0; a thousand times what quartz does
@@ -24,7 +24,7 @@ def test_clocks_that_are_wrong(size, clock):
     answers = run_loopback(size, lambda ranks: offsets(ranks, planted(ranks.rank, clock), rounds=20))
     assert all(found == answers[0] for found in answers)
     assert len(answers[0]) == size
-    assert answers[0][0] == Look(0.0, 0.0, 0.0)
+    assert answers[0][0] == Offset(0.0, 0.0, 0.0)
     for offset, wrong_s in zip(answers[0][1:], WRONG_S[1:], strict=False):
         assert abs(offset.offset_s - wrong_s) <= offset.uncertainty_s + 1e-6
 
@@ -48,11 +48,11 @@ def test_a_clock_that_is_set_back_meanwhile_does_not_count():
         readings = iter((0.0, 1.0, 10.0, 5.0, 20.0, 22.0) if ranks.rank == 0 else (3.5, 13.5, 24.0))
         return offsets(ranks, lambda: next(readings), rounds=3)
 
-    assert run_loopback(2, found)[0][1] == Look(3.5, 3.0, 0.5)
+    assert run_loopback(2, found)[0][1] == Offset(3.5, 3.0, 0.5)
 
 
-ONE, TWO = (Look(100.0, 3.0, 1e-5),), (Look(100.0, 3.0, 1e-5), Look(200.0, 3.001, 2e-5))
-AT_ONCE = (Look(100.0, 3.0, 1e-5), Look(100.1, 3.00001, 1e-5))
+ONE, TWO = (Offset(100.0, 3.0, 1e-5),), (Offset(100.0, 3.0, 1e-5), Offset(200.0, 3.001, 2e-5))
+AT_ONCE = (Offset(100.0, 3.0, 1e-5), Offset(100.1, 3.00001, 1e-5))
 
 
 @pytest.mark.parametrize(("looks", "at_s", "offset_s", "uncertainty_s"), [
@@ -71,10 +71,10 @@ def test_an_offset_follows_from_looks(looks, at_s, offset_s, uncertainty_s):
 
 
 @pytest.mark.parametrize(("looks", "said"), [
-    ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
-    ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
-    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
-    ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
+    ((Offset(0.0, 0.0, inf), Offset(10.0, 0.0, 1e-5)), "no message came back"),
+    ((Offset(0.0, 0.0, 1e-5), Offset(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
+    ((Offset(0.0, 0.0, 1e-3), Offset(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
+    ((Offset(0.0, 0.0, 1e-3), Offset(10.0, 0.0041, 1e-3)), "its clock moved"),
 ])  # fmt: skip
 def test_a_clock_that_was_set_is_in_doubt(looks, said):
     doubt = Aligned(looks).doubt()

@@ -1,18 +1,8 @@
-"""Files of timelines are refused early, and what is written is read again."""
+"""Files of timelines are refused early."""
 
 import pytest
 
-from dear_mpi.contrib.look import read_timeline
-from dear_mpi.see.timeline import write_saved
 from tests.cli_checks import assert_one_line, invoke
-from tests.timelines import run_of, timeline_of
-
-
-def test_a_timeline_is_read_as_it_was_written(tmp_path):
-    timeline = timeline_of(run_of("wfbp", 2), run_of("dear", 3), live=False)
-    write_saved("--timeline", tmp_path / "saved.json", timeline)
-    assert read_timeline(str(tmp_path / "saved.json")) == timeline
-
 
 COMMANDS = (("train", "--threads", 1), ("compare", "--threads", 1), ("simulate",))
 

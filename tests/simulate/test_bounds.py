@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.training.buckets.layout import Layout
-from dear_mpi.training.fabric.virtual import Costs, alike
+from dear_mpi.training.fabric.virtual import Costs, unscaled
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from tests.simulate.predicted import predicted
 
@@ -64,7 +64,7 @@ def random_setting(number):
     rng, name = random.Random(number), NAMES[number % len(NAMES)]
     return predicted(
         random_model(rng), name, rng.choice(FUSIONS), random_prices(rng), iterations=2, loss_s=rng.choice((0.0, 0.05)),
-        compute=rng.choice((alike, alike, alike, lambda seconds: seconds * np.array([1.0, 1.7]))),
+        compute=rng.choice((unscaled, unscaled, unscaled, lambda seconds: seconds * np.array([1.0, 1.7]))),
     )  # fmt: skip
 
 

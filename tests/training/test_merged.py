@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.ranks.clock import Aligned, Look
+from dear_mpi.ranks.clock import Aligned, Offset
 from dear_mpi.training.events.spans import (
     COMPUTE,
     ClocksError,
@@ -45,7 +45,7 @@ def recording(rank, *, sent_s=10.0, uncertainty_s=UNCERTAIN_S, looks=None):
         iterations=(Iteration(0, 8.0 + AHEAD_S, 12.0 + AHEAD_S),),
         spans=(done.spans[0]._replace(begin_s=8.0 + AHEAD_S, end_s=9.5 + AHEAD_S),),
     )
-    looks = looks or (Look(AHEAD_S, AHEAD_S, uncertainty_s), Look(AHEAD_S + 20, AHEAD_S, uncertainty_s))
+    looks = looks or (Offset(AHEAD_S, AHEAD_S, uncertainty_s), Offset(AHEAD_S + 20, AHEAD_S, uncertainty_s))
     return Recording("dear", 2, shifted, Aligned(looks))
 
 
@@ -56,19 +56,13 @@ def test_times_are_by_the_clock_of_rank_0():
     assert other.spans[0].begin_s == 8.0
     assert list(other.noted[0].times) == [8.0, 9.0, 11.0]
     assert UNCERTAIN_S < run.uncertainty_s < 2 * UNCERTAIN_S
-    found = run.inside
-    assert [(span.kind, span.begin_s, span.end_s) for span in found.spans[1]] == [
-        ("transfer", 8.0, 9.0),
-        ("waiting", 9.0, 10.0),
-        ("transfer", 10.0, 11.0),
-    ]
-    (flow,) = found.flows
+    (flow,) = run.flows
     assert flow[:4] == (0, 10.0, 1, 11.0)
 
 
 @pytest.mark.parametrize(("how", "said"), [
     (
-        {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
+        {"looks": (Offset(AHEAD_S, AHEAD_S, 1e-3), Offset(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
         "clocks of ranks 0 and 1 cannot",
     ),
     ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),
@@ -87,10 +81,11 @@ def test_a_message_may_come_before_it_was_sent_by_as_much_as_clocks_are_uncertai
         replace(each, rank=replace(each.rank, noted=(*each.rank.noted, more)))
         for each, more in zip(both, early, strict=True)
     ]
-    assert min(flow.seconds for flow in merged(both).inside.flows) == pytest.approx(-0.005)
+    assert min(flow.seconds for flow in merged(both).flows) == pytest.approx(-0.005)
 
 
 def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():
     both = [recording(0), recording(1)]
     older = replace(both[0], rank=replace(both[0].rank, noted=(noted(0, 1.0, number=6), *both[0].rank.noted)))
-    assert {span.args["number"] for span in merged([older, both[1]]).inside.spans[0]} == {7}
+    (their,) = merged([older, both[1]]).collectives
+    assert {rank: noted.number for rank, noted in their.items()} == {0: 7, 1: 7}

@@ -11,13 +11,12 @@ from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
+from dear_mpi.see.tables import ALL_REACHED, best_table, notes, show_comparison, slow_baseline
 from dear_mpi.training.events import Times
 from dear_mpi.training.runs.compare import Comparison, compared
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
-from dear_mpi.training.virtual_trainer import ALL_REACHED
 from tests.training_checks import README, settings
 
 NETWORK = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}

@@ -1,4 +1,4 @@
-"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``training/events/spans.py``).
+"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``contrib/look.py``).
 
 A rank's calls are sequential, so times in and outside of steps add up to the collective's.
 """
@@ -21,13 +21,13 @@ from dear_mpi.cli.flags import timeline_writer
 from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.contrib.analysis.ready import ours, ready
-from dear_mpi.contrib.look import timeline_of
+from dear_mpi.contrib.look import StepSpan, spans_of, timeline_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.see.timeline import TimelineFiles
-from dear_mpi.training.events.spans import Ranks, StepSpan, spans_of, starts_of
+from dear_mpi.training.events.spans import Ranks, starts_of
 
 WARM_UP, RUNS = 2, (5, 20)  # uncounted; range of counted
 TOLD = 0.1  # of a collective's time: shorter waits are not traced

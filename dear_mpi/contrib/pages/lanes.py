@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dear_mpi.contrib.look import COLORS, DARK, MOST_RANKS, MOST_RUNS, SAID, label, last_iteration, short, window_of
-from dear_mpi.training.events.spans import LANES, Rank, Run, Timeline
+from dear_mpi.contrib.look import (
+    COLORS,
+    DARK,
+    LANES,
+    MOST_RANKS,
+    MOST_RUNS,
+    SAID,
+    label,
+    last_iteration,
+    short,
+    window_of,
+)
+from dear_mpi.training.events.spans import Rank, Run, Timeline
 
 KINDS: Sequence[str] = tuple(COLORS)
 UNITS = 200_000  # per window

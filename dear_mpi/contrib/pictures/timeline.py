@@ -20,17 +20,20 @@ from dear_mpi.contrib.look import (
     MOST_RUNS,
     SAID,
     SHOWN,
+    STEPS,
     clock_of,
     label,
+    lanes_in,
     last_iteration,
     origins,
     short,
+    steps_in,
     title_of,
     window_of,
 )
 from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.events.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
+from dear_mpi.training.events.spans import COMPUTE, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {
     "waiting": "#C4C4C4",
@@ -97,7 +100,7 @@ def draw_timeline(timeline: Timeline) -> Any:
     few = max(1, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
     notes = [title_of(timeline), *origins(timeline, few)]
-    if any(STEPS in run.lanes for run in runs):
+    if any(STEPS in lanes_in(run) for run in runs):
         notes[-1] += f", in the row below those of steps; clock: {clock_of(timeline)}"
     if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy
         (first_s, first), *others = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
@@ -106,7 +109,7 @@ def draw_timeline(timeline: Timeline) -> Any:
     figure, axes = panels(
         len(runs),
         columns=1,
-        inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (max(len(run.lanes) for run in runs) + GAP)),
+        inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (max(len(lanes_in(run)) for run in runs) + GAP)),
         title=notes[0],
         notes="\n".join(notes[1:]),
     )
@@ -119,7 +122,7 @@ def draw_timeline(timeline: Timeline) -> Any:
 
 def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     """Draw a panel of ``seconds`` with the first few ranks. Returns the kinds of steps in it."""
-    (begin_s, until_s), steps, lanes = window_of(run), run.inside.spans, run.lanes
+    (begin_s, until_s), steps, lanes = window_of(run), steps_in(run), lanes_in(run)
     drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):
@@ -176,7 +179,7 @@ def draw_steps(timeline: Timeline) -> Any:
     inches = WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most
     figure, axes = panels(len(runs), columns=1, inches=inches, title=timeline.facts["title"], notes="; ".join(notes))
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
-    shown = [run.inside.spans for run in runs]
+    shown = [steps_in(run) for run in runs]
     for panel, run, spans in zip(axes, runs, shown, strict=True):
         draw_collective(panel, run, {rank.number: spans[rank.number] for rank in run.ranks[:few]}, longest_s)
     legend_below(figure, signs({span.kind for spans in shown for each in spans.values() for span in each}))

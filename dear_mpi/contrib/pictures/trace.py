@@ -13,10 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.contrib.look import clock_of
+from dear_mpi.contrib.look import LANES, STEPS, clock_of, lanes_in, steps_in
 from dear_mpi.reporting.files import replacing
 from dear_mpi.see.timeline import saved
-from dear_mpi.training.events.spans import LANES, STEPS, Flow, Span, Timeline
+from dear_mpi.training.events.spans import Flow, Span, Timeline
 
 DIGITS = 3  # decimals of a microsecond
 
@@ -27,19 +27,19 @@ def trace(timeline: Timeline) -> dict[str, Any]:
     most = max(len(run.ranks) for run in timeline.runs)
     identities = itertools.count(1)
     for number, run in enumerate(timeline.runs):
-        found, steps = run.inside, dict[int, list[dict[str, Any]]]()
+        inside, steps = steps_in(run), dict[int, list[dict[str, Any]]]()
         for process, rank in enumerate(run.ranks, number * most):
             title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
             names += metadata("process", title, process, pid=process, tid=0)
-            for thread, lane in enumerate(run.lanes):
+            for thread, lane in enumerate(lanes_in(run)):
                 names += metadata("thread", lane, thread, pid=process, tid=thread)
-            steps[rank.number] = spans(process, found.spans[rank.number], run.begin_s)
+            steps[rank.number] = spans(process, inside[rank.number], run.begin_s)
             events += [*spans(process, rank.spans, run.begin_s), *steps[rank.number]]
             for iteration, begin_s, end_s in rank.iterations:
                 time = {"ts": in_us(begin_s - run.begin_s), "args": {"dur": in_us(end_s - begin_s)}}
                 events.append({"name": f"iteration {iteration}", "cat": "iteration", "ph": "i", "s": "p", **time})
                 events[-1] |= {"pid": process, "tid": 0}
-        for flow in found.flows:
+        for flow in run.flows:
             events += arrow(flow, next(identities), steps, run.begin_s)
     shown = sorted({(len(run.ranks), run.size) for run in timeline.runs})
     few = "".join(f"; {count} of {size} ranks" for count, size in shown if 1 < count < size)

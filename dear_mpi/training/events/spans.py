@@ -2,15 +2,6 @@
 
 rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | update of bucket 0 |
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
-        steps                                        | waiting | transfer | combining | transfer ... |   see Inside
-
-Notes of all ranks split the time of a collective:
-
-    rank 1   started its end of the message:            |
-    rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
-
-A wait is *waiting* until the peer starts its end of the message, then *transfer*, as are calls that start messages.
-Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
 
 ``merged`` refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
@@ -29,18 +20,16 @@ from dear_mpi.ranks.clock import Aligned
 from dear_mpi.training.events import EXCHANGE, Log, Record
 
 T = TypeVar("T", "Span", "Iteration")
-COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
+COMPUTE, WIRE = LANES = ("compute", "wire")  # main thread, engine
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
-AS = {"starting": "transfer", "device": "waiting"}  # kinds of calls in the lane ``steps``
 
 
 class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS`` (``other``: a sum of the loss or of statistics), in the lane ``steps`` one of
-    ``collectives/plans/notes.py``.
+    ``kind`` is one of ``KINDS`` (``other``: a sum of the loss or of statistics).
     """
 
     lane: str
@@ -87,19 +76,6 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 """An end of a message: rank, peer, step, number in the step, incoming."""
 
 
-class StepSpan(NamedTuple):
-    kind: str
-    step: int | None
-    peer: int | None
-    begin_s: float
-    end_s: float
-    part: Part
-
-    @property
-    def seconds(self) -> float:
-        return self.end_s - self.begin_s
-
-
 class Flow(NamedTuple):
     """A message, from the sender's start to the receiver's end."""
 
@@ -135,43 +111,13 @@ def starts_of(ranks: Ranks) -> dict[End, float]:
     }
 
 
-def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[StepSpan]:
-    """Yield a rank's calls; waits are cut at the peer's start."""
-    for part, begin_s, end_s in noted.calls():
-        kind = AS.get(part.kind, part.kind)
-        if kind == "ending":
-            peers_s = starts.get(other_end(rank, part))
-            if peers_s is None:
-                kind = "either"
-            else:
-                kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
-                if until_s > begin_s:
-                    yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
-                    begin_s = until_s
-        yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
-
-
-def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
+def flows_of(ranks: Ranks) -> Iterator[Flow]:
+    """Yield the messages with both ends known."""
+    starts = starts_of(ranks)
     for rank, noted in ranks.items():
         for part, _, end_s in noted.calls():
             if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
                 yield Flow(end_of(rank, part)[1], begin_s, rank, end_s, part)
-
-
-def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
-    part = span.part
-    known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
-    if part.kind in ("starting", "ending"):
-        known |= {"message": part.number, "direction": "receive" if part.incoming else "send"}
-    return known | {"chunk": part.chunk, "bytes": part.nbytes, "call": part.kind}
-
-
-@dataclass(frozen=True)
-class Inside:
-    """Hold the lane ``steps`` by rank, and the messages with both ends known."""
-
-    spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
-    flows: list[Flow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -182,10 +128,6 @@ class Run:
     ranks: tuple[Rank, ...]
     size: int  # number of ranks
     uncertainty_s: float = 0.0  # largest error between times on two ranks
-
-    @cached_property
-    def lanes(self) -> tuple[str, ...]:
-        return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
 
     @cached_property
     def timed(self) -> list[Any]:
@@ -200,23 +142,19 @@ class Run:
         return max((each.end_s for each in self.timed), default=0.0)
 
     @cached_property
-    def inside(self) -> Inside:
+    def collectives(self) -> list[dict[int, Noted]]:
+        """Return the collectives that all ranks have noted, in order; of each, the notes by rank."""
         first = max((min(each.number for each in rank.noted) for rank in self.ranks if rank.noted), default=0)
-        collectives = defaultdict[int, dict[int, Noted]](dict)
+        found = defaultdict[int, dict[int, Noted]](dict)
         for rank in self.ranks:
             for noted in rank.noted:
                 if noted.number >= first:
-                    collectives[noted.number][rank.number] = noted
-        found = Inside()
-        for _, their in sorted(collectives.items()):
-            starts = starts_of(their)
-            for number, noted in their.items():
-                found.spans[number] += [
-                    Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted))
-                    for each in spans_of(number, noted, starts)
-                ]
-            found.flows.extend(flows_of(their, starts))
-        return found
+                    found[noted.number][rank.number] = noted
+        return [their for _, their in sorted(found.items())]
+
+    @cached_property
+    def flows(self) -> list[Flow]:
+        return [flow for their in self.collectives for flow in flows_of(their)]
 
 
 @dataclass(frozen=True)
@@ -226,14 +164,6 @@ class Timeline:
     live: bool  # measured, or predicted
     runs: tuple[Run, ...]
     facts: dict[str, Any] = field(default_factory=dict)  # such as the model and the network
-
-
-def name_of(step: StepSpan) -> str:
-    """Name a step, such as "step 2: waiting, rank 1"."""
-    if step.step is None:
-        return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
-    kind = "waiting or transfer" if step.kind == "either" else step.kind
-    return f"step {step.step}: {kind}" + (f", rank {step.peer}" if step.peer is not None else "")
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
@@ -267,7 +197,7 @@ def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
                 continue
             args = None if event.since is None else {"queued_s": begin_s - clock(COMPUTE, event.since)}
             kind = kind if kind in KINDS else "other"
-            yield Span(lane, kind, shortened(name), begin_s, clock(lane, event.end), args)
+            yield Span(lane, kind, with_units(name), begin_s, clock(lane, event.end), args)
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -280,10 +210,10 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: found[0] if all(each == found[0] for each in found) else found for name, found in columns.items()}
 
 
-def shortened(label: str) -> str:
+def with_units(label: str) -> str:
     """Rewrite the sizes in a label for readers.
 
-    >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
+    >>> with_units("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), with_units("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
     """
 
@@ -332,7 +262,7 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
         begin_s, end_s = (seconds - aligned.offset_s(seconds) for seconds in (each.begin_s, each.end_s))
         return each._replace(begin_s=begin_s, end_s=end_s)
 
-    if not aligned.looks:
+    if not aligned.offsets:
         return rank
     return replace(
         rank,
@@ -343,7 +273,7 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
 
 
 def check(run: Run) -> None:
-    flows, known_s = run.inside.flows, run.uncertainty_s
+    flows, known_s = run.flows, run.uncertainty_s
     if not flows:
         return
     first = min(flows, key=lambda flow: flow.seconds)

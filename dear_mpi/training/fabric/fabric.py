@@ -60,14 +60,14 @@ class Turn(NamedTuple):
 Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key: the whole collective
 
 
-class Step(NamedTuple):
+class Task(NamedTuple):
     kind: str  # name and bucket as in the log, like the next two
     number: int
     what: object
     act: Any  # the action; on the virtual fabric its seconds
 
 
-Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
+Tasks: TypeAlias = Callable[[Turn], Sequence[Task]]
 
 
 class Delayed(NamedTuple):
@@ -81,14 +81,14 @@ class Delayed(NamedTuple):
 class Handle:
     key: Key
     label: str  # in logs and errors
-    # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.
-    steps: Steps | None
+    # By turn; None when over: ``Rules`` keeps handles, and tasks refer to their fabric.
+    tasks: Tasks | None
 
 
 class Fabric(ABC):
     """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
-    idle: ClassVar[Any]  # the act that does nothing, see ``Step``
+    idle: ClassVar[Any]  # the act that does nothing, see ``Task``
     look: Any  # runs the global gradient check
     rules: Rules  # checks the schedule that runs now
     common = True  # whether all ranks update by the same gradients, see ``Proof``
@@ -110,19 +110,19 @@ class Fabric(ABC):
         self.verdict_handle: Handle | None = None
         self.delayed = deque[Delayed]()  # layers with outstanding weight gradients, in backward order
         self.followed: Any = ...  # this iteration's order; ... until set
-        self.steps: dict[Turn, list[Step]] = {}  # if equal in all iterations
+        self.tasks: dict[Turn, list[Task]] = {}  # if equal in all iterations
 
     @abstractmethod
-    def handle(self, key: Key, label: str, steps: Steps | None) -> Any:
-        """Return a new handle; without steps it is over."""
+    def handle(self, key: Key, label: str, tasks: Tasks | None) -> Any:
+        """Return a new handle; without tasks it is over."""
 
     @abstractmethod
     def carry(self, turn: Turn, handle: Any) -> None:
-        """Let the engine run a turn's steps, after those of earlier calls."""
+        """Let the engine run a turn's tasks, after those of earlier calls."""
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
+        """Return the engine's act for a stage, see ``Task``; ``back``: on the way back."""
 
     @abstractmethod
     def run(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -218,29 +218,29 @@ class Fabric(ABC):
     def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
         """Submit stages, to run in order."""
 
-        def step(stage: Stage, portion: Portion) -> Step:
+        def task(stage: Stage, portion: Portion) -> Task:
             what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"
-            return Step(stage.label, bucket.index, what, self.act(stage, bucket, portion, back=back))
+            return Task(stage.label, bucket.index, what, self.act(stage, bucket, portion, back=back))
 
-        def steps(turn: Turn) -> list[Step]:
-            found = self.steps.get(turn)
+        def tasks(turn: Turn) -> list[Task]:
+            found = self.tasks.get(turn)
             if found is None:
-                found = [step(stage, turn.portion) for stage in sliced(turn, stages)]
-                found = found or [Step(*key, f"nothing of {bucket}", self.idle)]
+                found = [task(stage, turn.portion) for stage in sliced(turn, stages)]
+                found = found or [Task(*key, f"nothing of {bucket}", self.idle)]
                 if self.route.steady:
-                    self.steps[turn] = found
+                    self.tasks[turn] = found
             return found
 
-        return self.submit(key, f"{key[0]} of {bucket}", steps)
+        return self.submit(key, f"{key[0]} of {bucket}", tasks)
 
     def launch_act(self, key: Key, act: Any, label: str = "") -> Handle:
         """Let the engine run one act, such as a sum without a bucket."""
         label = label or SUMS[key]
-        return self.submit(key, label, lambda turn: [Step(*key, label, act)])
+        return self.submit(key, label, lambda turn: [Task(*key, label, act)])
 
-    def submit(self, key: Key, label: str, steps: Steps) -> Handle:
-        """Let the engine run these steps in each turn of a key, and others whose turn then comes."""
-        handle: Handle = self.handle(key, label, steps)
+    def submit(self, key: Key, label: str, tasks: Tasks) -> Handle:
+        """Let the engine run these tasks in each turn of a key, and others whose turn then comes."""
+        handle: Handle = self.handle(key, label, tasks)
         for turn, each in self.order.submit(key, handle):
             self.carry(turn, each)
         return handle

@@ -29,7 +29,7 @@ from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.bound import BoundBucket
 from dear_mpi.training.buckets.layout import Bucket, Cut
 from dear_mpi.training.events import Log
-from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Sequenced, Steps, Turn, portions_of
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Sequenced, Tasks, Turn, portions_of
 from dear_mpi.training.routes.stages import Collective, Stage
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class LiveFabric(Fabric):
                 self.make(stage, self.buckets[turn.bucket], turn.portion)
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
-        self.steps.clear()
+        self.tasks.clear()
         for key in filter(unwanted, list(self.plans)):
             self.plans.pop(key).free()
 
@@ -181,8 +181,8 @@ class LiveFabric(Fabric):
             bound.look = self.verdict.add
         self.judged = True
 
-    def handle(self, key: Key, label: str, steps: Steps | None) -> PlanHandle:
-        return PlanHandle(key, label, steps, self.engine)
+    def handle(self, key: Key, label: str, tasks: Tasks | None) -> PlanHandle:
+        return PlanHandle(key, label, tasks, self.engine)
 
     def carry(self, turn: Turn, handle: PlanHandle) -> None:
         self.engine.queue.put((turn, handle))
@@ -251,20 +251,20 @@ def check_process(process: int) -> None:
 
 
 class PlanHandle(Handle):
-    """Represent running steps: their buffers belong to the engine until ``wait`` returns."""
+    """Represent running tasks: their buffers belong to the engine until ``wait`` returns."""
 
-    def __init__(self, key: Key, label: str, steps: Steps | None, engine: Engine) -> None:
+    def __init__(self, key: Key, label: str, tasks: Tasks | None, engine: Engine) -> None:
         check_process(engine.process)
-        super().__init__(key, label, steps)
+        super().__init__(key, label, tasks)
         self.streams, self.process = engine.streams, engine.process
-        self.ready = self.done = self.streams.compute.mark()  # after the buffer was written; after the last step
+        self.ready = self.done = self.streams.compute.mark()  # after the buffer was written; after the last task
         self.running = threading.Lock()  # held until it is over; an event would take ten times as many calls
-        if steps is not None:
+        if tasks is not None:
             self.running.acquire()
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
-        """Block until the steps have run; later launches on the compute stream see the result."""
+        """Block until the tasks have run; later launches on the compute stream see the result."""
         check_process(self.process)
         with self.running:  # and let other waiters pass
             pass
@@ -274,23 +274,23 @@ class PlanHandle(Handle):
 
     def end(self) -> None:
         """Release waiters; maybe twice, after a failure."""
-        self.steps = None
+        self.tasks = None
         if self.running.locked():
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """Run a turn's steps; ``wait`` raises their error."""
+        """Run a turn's tasks; ``wait`` raises their error."""
         communication, what = self.streams.communication, self.label
         try:
-            assert self.steps is not None, "it is not over"
+            assert self.tasks is not None, "it is not over"
             communication.wait(self.ready)
             self.done, since = communication.mark(), self.ready
-            for step in self.steps(turn):
-                what = f"update of {step.what}" if step.kind == "update" else str(step.what)
+            for task in self.tasks(turn):
+                what = f"update of {task.what}" if task.kind == "update" else str(task.what)
                 begin = self.done
-                step.act()
+                task.act()
                 self.done = communication.mark()
-                log.carried(step.kind, step.number, begin, self.done, step.what, since=since)
+                log.carried(task.kind, task.number, begin, self.done, task.what, since=since)
                 since = None
         except BaseException as error:
             self.error = CollectiveError(f"{what} failed: {error}")

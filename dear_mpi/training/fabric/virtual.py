@@ -19,7 +19,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.buckets.layout import Bucket, Cut, Layout, cut
 from dear_mpi.training.events import Event, Log
-from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Steps, Turn
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Tasks, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.stages import Collective, Stage, Update
@@ -30,7 +30,7 @@ Price: TypeAlias = Callable[[Collective, Bucket], float]
 Noise: TypeAlias = Callable[[int, int], Any]
 
 
-def alike(seconds: Any) -> Any:
+def unscaled(seconds: Any) -> Any:
     return seconds
 
 
@@ -61,7 +61,7 @@ class Costs:
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
-    compute: Callable[[Any], Any] = alike  # from nominal to each rank's
+    compute: Callable[[Any], Any] = unscaled  # from nominal to each rank's
     noise: Noise = steady
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
@@ -112,8 +112,8 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 
 @dataclass(eq=False)
 class VirtualHandle(Handle):
-    submitted_s: Any  # starts of steps, on all ranks or on each
-    event: Event | None = None  # the beginning of the last step
+    submitted_s: Any  # starts of tasks, on all ranks or on each
+    event: Event | None = None  # the beginning of the last task
 
 
 class VirtualFabric(Fabric):
@@ -140,19 +140,19 @@ class VirtualFabric(Fabric):
             seconds = seconds + self.costs.update_seconds(stage.elements(*self.costs.work_of(bucket)))
         return self.costs.compute(seconds)
 
-    def handle(self, key: Key, label: str, steps: Steps | None) -> VirtualHandle:
-        return VirtualHandle(key, label, steps, self.clock_s, Event(*key, 0.0, 0.0) if steps is None else None)
+    def handle(self, key: Key, label: str, tasks: Tasks | None) -> VirtualHandle:
+        return VirtualHandle(key, label, tasks, self.clock_s, Event(*key, 0.0, 0.0) if tasks is None else None)
 
     def carry(self, turn: Turn, handle: VirtualHandle) -> None:
-        assert handle.steps is not None, "it is not over"
+        assert handle.tasks is not None, "it is not over"
         begin_s = max(self.engine_free_s, last(handle.submitted_s) + self.costs.start_s)
         since_s = handle.submitted_s
-        for kind, number, what, seconds in handle.steps(turn):
+        for kind, number, what, seconds in handle.tasks(turn):
             event = self.log.carried(kind, number, begin_s, begin_s + seconds, what, since=since_s)
             begin_s, since_s = begin_s + seconds, None
         self.engine_free_s = begin_s
         if turn.ends:
-            handle.event, handle.steps = event, None
+            handle.event, handle.tasks = event, None
 
     def block(self, handle: VirtualHandle) -> None:
         if handle.event is None:

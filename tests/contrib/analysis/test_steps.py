@@ -12,9 +12,9 @@ from dear_mpi.bench.case import Case
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import KINDS, Notes, Part
 from dear_mpi.contrib.analysis.steps import show, steps_of, total_us, traced, words_of
-from dear_mpi.contrib.look import timeline_of
+from dear_mpi.contrib.look import StepSpan, spans_of, steps_in, timeline_of
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.events.spans import StepSpan, spans_of, starts_of
+from dear_mpi.training.events.spans import starts_of
 
 LATE_S = 0.02
 
@@ -126,7 +126,7 @@ def test_a_timeline_has_each_rank():
     (each,) = found(3)
     timeline = timeline_of("a title", {"ring": each.noted, "again": each.noted}, 2e-6)
     for run in timeline.runs:
-        assert {span.kind for spans in run.inside.spans.values() for span in spans} <= set(KINDS)
-        assert [rank.number for rank in run.ranks] == list(run.inside.spans) == [0, 1, 2]
+        assert {span.kind for spans in steps_in(run).values() for span in spans} <= set(KINDS)
+        assert [rank.number for rank in run.ranks] == list(steps_in(run)) == [0, 1, 2]
         assert run.uncertainty_s == 2e-6
-        assert len(run.inside.flows) == 3 * 4, "a ring sends once in each of four steps, on three ranks"
+        assert len(run.flows) == 3 * 4, "a ring sends once in each of four steps, on three ranks"

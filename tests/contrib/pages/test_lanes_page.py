@@ -6,13 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from dear_mpi.contrib.look import window_of
+from dear_mpi.contrib.look import LANES, window_of
 from dear_mpi.contrib.pages.lanes import KINDS, Names, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
-from dear_mpi.training.events.spans import LANES
 from tests.cli_checks import succeed
 from tests.markdown import ROOT
 

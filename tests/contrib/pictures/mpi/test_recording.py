@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dear_mpi.collectives.plans.notes import KINDS
+from dear_mpi.contrib.look import steps_in
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
@@ -60,8 +61,8 @@ def test_what_is_inside_of_collectives_is_in_their_spans(comm, algorithm):
     kinds = {span["cat"] for span in content["traceEvents"] if span["ph"] == "X" and span["tid"] == 2}
     assert ("whole" in kinds) == (algorithm == "native")
     inside = range(comm.size) if comm.size > 1 or algorithm != "ring" else ()  # a ring of one rank has no steps
-    of_buckets = [span for spans in run.inside.spans.values() for span in spans if "bucket" in span.args]
-    assert {rank for rank, spans in run.inside.spans.items() if any("bucket" in span.args for span in spans)} == set(
+    of_buckets = [span for spans in steps_in(run).values() for span in spans if "bucket" in span.args]
+    assert {rank for rank, spans in steps_in(run).items() if any("bucket" in span.args for span in spans)} == set(
         inside
     )
     if algorithm == "ring" and comm.size > 1:
