@@ -86,10 +86,9 @@ test-serial: install  ## the serial tests, without those of the launcher
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
 # the lecture.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal contrib/pages/lecture/test_page \
-	contrib/pages/lecture/test_odd_input
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal contrib/pages/lecture/test_page
 
-test-quick: install   ## two minutes of the serial tests: all but eleven slow files
+test-quick: install   ## two minutes of the serial tests: all but ten slow files
 	$(PYTHON) -m pytest -q $(PARALLEL) $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
@@ -99,11 +98,14 @@ test-standin: install ## the GPU suite without a GPU: kernels built for the host
 frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests of dear_mpi.torch and the extra jax
 	$(PIP) install --editable '.[gloo,jax]'
 
+# What is skipped without PyTorch or JAX; `make test` has run the rest.
+OF_FRAMEWORKS = $(shell grep -rl --include='test_*.py' -e 'importorskip."torch"' -e 'importorskip."jax"' \
+	$(filter-out tests/gpu/,$(wildcard tests/*/)))
+
 test-frameworks: install ## DistributedOptimizer, JAX, our backend of torch.distributed, and gloo, on the CPU
 	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
-	$(PYTHON) -m pytest -q $(PARALLEL) tests/torch tests/contrib
-	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) \
-		$(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py $(filter %/process_group/mpi %/gloo/mpi,$(MPI_TESTS)))
+	$(PYTHON) -m pytest -q $(PARALLEL) $(filter-out $(MPI_TESTS:%=%/%),$(OF_FRAMEWORKS))
+	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(filter $(MPI_TESTS:%=%/%),$(OF_FRAMEWORKS))
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
 	@$(PYTHON) -c 'import cupy' 2>/dev/null || { echo "test-gpu needs CuPy: $(PYTHON) -m pip install cupy-cuda13x" \

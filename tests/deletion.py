@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.rooms import EXTRAS, ROOT
@@ -42,12 +43,15 @@ def copied(folder, deleted):
 
 
 def tried(deleted, command):
-    print(f"without {', '.join(deleted)}: {' '.join(command)}", flush=True)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "copy")
         copied(folder, deleted)
         environment = os.environ | {"PYTHONPATH": str(folder)}
-        return subprocess.run(command, cwd=folder, env=environment, timeout=LIMIT_S, check=False).returncode == 0
+        how = {"cwd": folder, "env": environment, "timeout": LIMIT_S, "check": False, "text": True}
+        done = subprocess.run(command, **how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    shown = done.stdout.splitlines()[-1:] if done.returncode == 0 else [done.stdout]
+    print(f"without {', '.join(deleted)}: {' '.join(command)}", *shown, sep="\n", flush=True)
+    return done.returncode == 0
 
 
 def main():
@@ -55,12 +59,13 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*EXTRAS, []])
     given = parser.parse_args()
-    pytest = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider"]
-    gates = [*pytest, *GATES, *(MORE if given.all else ())]
+    gates = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *GATES, *(MORE if given.all else ())]
     whole = ["make", "test-serial" if given.all else "test-quick", "ENV=system", f"PYTHON={sys.executable}"]
     cases = [] if given.names else [(["dear_mpi/contrib"], whole)]
     cases += [([f"dear_mpi/contrib/{name}"], gates) for name in given.names or EXTRAS]
-    failed = [deleted for deleted, command in cases if not tried(deleted, command)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # one process for each: starting takes longer than their tests
+        passed = list(pool.map(lambda case: tried(*case), cases))
+    failed = [deleted for (deleted, _), good in zip(cases, passed, strict=True) if not good]
     sys.exit(f"tests fail without {failed}" if failed else 0)
 
 

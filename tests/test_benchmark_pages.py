@@ -4,10 +4,15 @@ import re
 import subprocess
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from dear_mpi.collectives import ALGORITHMS, programs
+from dear_mpi.kernels.dtypes import DTYPES
+from docs.benchmarks import numerics, published, published_claims
 from docs.benchmarks.attempts import attempts, quietest
 from docs.benchmarks.provenance import BELOW, FIELDS, ROOT, Record, faults, header, rows_file, write_page
+from tests.rooms import DELETED
 
 INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it quotes the others
 PAGES = sorted({*INDEX.parent.glob("*.md")} - {INDEX})
@@ -119,3 +124,65 @@ def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
     write_page("page.md", "A page", [RECORD], ["few", BELOW, "all"])
     assert page.read_text().endswith("(rows/page.txt).\n\nfew\n")
     assert rows.read_text().endswith("\n\nall\n")
+
+
+# What papers print, and ours: the figures that need no minute, and a page that has them.
+
+OF_WIRES = pytest.mark.skipif("wires" in DELETED, reason="an extra, which was deleted")
+
+
+def test_factors_of_resnet_50_are_three_times_its_gradient():
+    """77.0 M elements, as follows from the shapes of its layers."""
+    found = published_claims.factor_elements("resnet50")
+    assert found == pytest.approx(77.0e6, rel=0.001)
+    assert found / published_claims.gradient_elements("resnet50") == pytest.approx(3.0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [published.kfac, *(pytest.param(row, marks=OF_WIRES) for row in (published.diloco, published.low_rank))],
+    ids=["kfac", "diloco", "low rank"],
+)
+def test_the_page_has_these_rows(row):
+    """`make published` has been run since."""
+    assert f"\n{row()}\n" in (ROOT / published.PAGE).read_text("utf-8")
+
+
+# The replay on numbers behind docs/benchmarks/numerics.md is what plans do, and the table says what it promises.
+
+REDUCING = [name for name, row in ALGORITHMS.items() if "all_reduce" in row and name != "shared"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", REDUCING)
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_the_replay_has_the_bits_of_loopback(name, dtype, size):
+    data, _ = numerics.contributions(size, 103, dtype)
+    replayed = numerics.replayed(programs(name, "all_reduce", size), data)
+    results = {result.tobytes() for result in [*replayed, *numerics.over_threads(name, data)]}
+    assert len(results) == 1
+
+
+def test_an_error_is_measured_exactly():
+    """Also where it is far below what fp64 resolves in the sum."""
+    terms = np.array([[1.0, 3.0], [2.0**-60, 1.0]])
+    assert numerics.relative_error(np.array([1.0, 4.0]), terms) == pytest.approx(2.0**-60 / 17**0.5)
+    assert numerics.relative_error(np.array([1.0, 5.0]), terms) == pytest.approx(1 / 17**0.5)
+
+
+def test_two_byte_sums_in_rank_order_are_rounded_once_on_any_number_of_ranks(monkeypatch):
+    monkeypatch.setattr(numerics, "COUNT", 512)
+    errors = {name: [numerics.error_of(name, "bf16", size) for size in (2, 32)] for name in ("ring", "ordered")}
+    assert errors["ring"][0] == errors["ordered"][0] < 2e-3
+    assert errors["ordered"][1] < 2e-3 < 5e-3 < errors["ring"][1]
+
+
+def test_the_page_has_the_table_that_the_command_makes():
+    """Its shape, not its digits: those of another machine may differ in the last one."""
+    rows = (ROOT / "docs/benchmarks/rows/numerics.txt").read_text().splitlines()
+    lines = [line for line in rows if line.startswith("|")]
+    first = next(number for number, line in enumerate(lines) if line.startswith("| type"))  # below that of provenance
+    rows = [line.split("|")[1:-1] for line in lines[first:]]
+    assert [cell.strip() for cell in rows[0][2:]] == [f"{size} ranks" for size in numerics.RANKS]
+    assert len(rows) == 2 + len(DTYPES) * (len(numerics.ALGORITHMS) + 1) - 1
+    assert all(0 < float(cell) < 0.1 for row in rows[2:] for cell in row[2:])

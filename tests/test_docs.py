@@ -13,9 +13,9 @@ from tests.rooms import DELETED, EXTRAS, LAYERS, ROOT
 
 CODE = sorted(
     path
-    for folder in (*LAYERS, "tests")
+    for folder in (*LAYERS, "tests", "docs")
     for path in (ROOT / folder).rglob("*.*")
-    if path.suffix in (".py", ".cu", ".cuh") and path.resolve() == path
+    if path.suffix in (".py", ".cu", ".cuh") and path.resolve() == path and "lecture" not in path.parts[-3:-1]
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hostfiles/*.md")])
 

@@ -153,6 +153,13 @@ def on_all(function, ranks=3):
     return run_loopback(ranks, body)
 
 
+def agreed(function, ranks=3):
+    """What all ranks return alike, or say of an error."""
+    found = on_all(function, ranks)
+    assert found == found[:1] * ranks
+    return found[0]
+
+
 class Mixes(Dense):
     """A layer that gives every rank a part of its rows before each pass, and goes on with what it gets."""
 

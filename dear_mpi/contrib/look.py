@@ -11,7 +11,6 @@ Without the peer's notes it is *either*. *Combining* and *copying* work on a mes
 
 from __future__ import annotations
 
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

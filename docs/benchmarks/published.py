@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from textwrap import fill
 
+from docs.benchmarks import published_claims as claims
 from docs.benchmarks.provenance import BELOW, Watch, write_page
-from tests.simulate import published_claims as claims
 
 PAGE = "docs/benchmarks/published.md"
 WITHIN = 0.15  # of what is published

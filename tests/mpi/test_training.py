@@ -1,17 +1,24 @@
 """Training under mpirun: what tests/training/test_schedules.py proves over threads holds for processes too."""
 
+from pathlib import Path
+
 import pytest
 
 from dear_mpi.collectives import MismatchError
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link, parse_links
+from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.train import train
+from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import TrainingError
+from tests.golden.cases import command, parameters, reported, run, trainings
+from tests.golden.elementwise import write_data
 from tests.rooms import DELETED
-from tests.training_checks import KINDS, SCHEDULE_CASES, installed, settings, third
+from tests.training_checks import KINDS, README, SCHEDULE_CASES, installed, session_script, settings, third
+from tests.tuning_checks import RANGE, check_trials, tuned
 
 pytestmark = pytest.mark.mpi
 FEW = 3  # ranks; more than cores take long
@@ -154,3 +161,95 @@ def test_weights_leave_the_parameters_of_one_process(comm, weights):
     digests.update(*comm.allgather(digests))
     assert len(digests) == 1
     assert found[1]["loss"] == pytest.approx(trained(threads=1, **choices)["loss"], rel=1e-6)
+
+
+# The script of docs/how-to/model.md under mpirun, on a communicator of mpi4py.
+
+
+def test_the_script_of_the_page_trains(capsys):
+    script, _ = session_script()
+    exec(script, {})
+    assert float(capsys.readouterr().out.removeprefix("loss ")) < 0.05
+
+
+# What tests/training/test_tuning.py shows of threads holds for processes: all ranks cut alike, whatever clocks say.
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear-eager"])
+def test_all_ranks_cut_alike(comm, schedule):
+    iterations = 90 if schedule == "dear-eager" else 55  # its order is decided in three iterations after each cut
+    found = tuned(comm, comm.rank, comm.size, iterations=iterations, fusion=f"bo:{RANGE}", schedule=schedule)
+    check_trials(comm.allgather(found), comm.size)
+
+
+@pytest.mark.parametrize("link", [None, parse_link("10gbit,50us")], ids=["timed", "modelled"])
+def test_all_ranks_cut_as_was_predicted(comm, link):
+    found = run_world(lambda world: tuned(world, comm.rank, comm.size, iterations=10, fusion="auto"), link=link)
+    answers = comm.allgather(found)
+    assert answers == answers[:1] * comm.size
+    trials, fusion, _, _, over = found
+    assert over
+    assert fusion in dict(trials)
+
+
+def test_a_range_without_a_choice_is_refused_on_all_ranks(comm):
+    with pytest.raises(ArgumentError, match=r"'bo:1KB..2KB': all sizes from 1KB to 2KB cut this model into") as error:
+        tuned(comm, comm.rank, comm.size, iterations=1, fusion="bo:1KB..2KB")
+    assert len(set(comm.allgather(str(error.value)))) == 1
+
+
+# Processes under mpirun have the bits that the golden file has of threads.
+
+SAMPLE = 41  # every so many cases
+
+
+def test_the_bits_of_threads(comm, tmp_path):
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        write_data(folder / "data.npz")
+    comm.barrier()
+    known = parameters()
+    for options in list(trainings())[comm.size :: SAMPLE]:
+        wanted = known[f"{options} --threads {comm.size}"]
+        by_time = any(f"--fusion {name}" in options for name in BY_TIME)  # buckets and bits vary with measured times
+        if len(wanted) == 2 and not by_time:  # trained, and with the same bits on all processors
+            assert run(*command(options, folder)).exit_code == 0, options
+            comm.barrier()
+            assert reported(folder) == wanted, options
+            comm.barrier()
+
+
+# Processes under mpirun have the bits of one thread, on any number of ranks.
+
+CASES = installed(
+    {"model": "mlp", "optimizer": "sgd", "algorithm": "auto", "clip": 0.1},
+    {"model": "mlp", "optimizer": "adamw", "schedule": "wfbp", "accumulate": 2, "fusion": "25MB"},
+    {"model": "cnn", "optimizer": "muon", "schedule": "dear-eager", "update": "sharded", "batch": 16},
+    {"model": "gpt", "data": README, "context": 8, "batch": 16, "schedule": "fsdp", "algorithm": "ordered"},
+    {"model": "cnn", "optimizer": "adamw", "wire": "fixed32", "algorithm": "ring", "batch": 16, "clip": 0.1},
+)
+
+
+def bits(threads=None, link=None, saving=None, **choices):
+    config = Config.of(settings(**{"invariant": 8, "iterations": 4} | choices))
+    report = run_world(lambda world: train(config, world, saving=saving), threads=threads, link=link)
+    return report["params_sha256"], report["loss"]
+
+
+@pytest.mark.parametrize("choices", CASES, ids=str)
+def test_the_bits_of_one_thread(comm, choices):
+    found = comm.allgather(bits(**choices))
+    assert found == [bits(threads=1, **choices)] * comm.size
+
+
+def test_the_bits_do_not_depend_on_hosts(comm):
+    link = parse_links("10gbit,1us/1gbit,10us,per_host=2") if comm.size in (2, 4) else None
+    assert bits(link=link, algorithm="auto") == bits(threads=1)
+
+
+def test_a_checkpoint_of_another_number_of_ranks(comm, tmp_path):
+    file = comm.bcast(tmp_path / "bits.npz")
+    if comm.rank == 0:
+        bits(threads=comm.size + 1, saving=Saving(file), iterations=2)
+    comm.barrier()
+    assert bits(saving=Saving(file, resume=True)) == bits(threads=1)

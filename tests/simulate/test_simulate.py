@@ -12,9 +12,9 @@ from dear_mpi.simulate.network import PRESETS, fitted
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.schedules import SCHEDULES
+from docs.benchmarks import testbed
 from tests.cli_checks import succeed
 from tests.rooms import ROOT
-from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
     "model params ranks schedule algorithm fusion buckets wire accumulate optimizer weights route clip"

@@ -66,3 +66,18 @@ def same(size, body):
     found = run_loopback(size, body)
     assert all(each == found[0] for each in found)
     return found[0]
+
+
+def each_trains(models, drive, kind="sgd", **options):
+    """Let each rank train its own model by ``drive(optimizer, model, transport)``; ``kind`` may make an optimizer.
+
+    Returns the bits of the parameters, which are the same on all ranks.
+    """
+
+    def body(transport):
+        own = models[transport.rank]
+        with wrapped(transport, own, kind if isinstance(kind, str) else kind(own), **options) as optimizer:
+            drive(optimizer, own, transport)
+        return bits(own)
+
+    return same(len(models), body)

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel  # noqa: E402
 
 from dear_mpi.collectives.program.errors import CollectiveError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
-from tests.torch.looping import OPTIMIZERS, alike, bits, close, loss_of, reference, same, step, wrapped  # noqa: E402
+from tests.torch.looping import OPTIMIZERS, alike, bits, close, each_trains, loss_of, reference, same, step, wrapped  # noqa: E402
 from tests.torch.models import values  # noqa: E402
 
 LATE = [  # ways to have updates in flight between steps
@@ -63,15 +63,12 @@ def test_changes_between_steps_count_as_in_pytorch(options, change):
     *models, alone = alike("branches", 3)
     reference(alone, OPTIMIZERS["sgd"](alone.parameters()), 2, STEPS, change=lambda: change(alone))
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, fusion="none", **options) as optimizer:
-            for iteration in range(STEPS):
-                step(optimizer, own, iteration, transport.rank)
-                change(own)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration in range(STEPS):
+            step(optimizer, own, iteration, transport.rank)
+            change(own)
 
-    same(2, body)
+    each_trains(models, drive, fusion="none", **options)
     close(models[0], alone, 1e-9)
 
 
@@ -125,19 +122,16 @@ def test_one_rank_reads_what_is_up_to_date_while_others_wait(options):
     """As a rank that writes a checkpoint."""
     models = alike("branches", 3)
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, fusion="none", **options) as optimizer:
-            for iteration, (name, read) in enumerate(READS.items()):
-                step(optimizer, own, iteration, transport.rank)
-                found = read(own) if transport.rank == iteration % 3 else None
-                transport.barrier()
-                optimizer.flush()
-                if found is not None:
-                    np.testing.assert_array_equal(found, read(own), name)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration, (name, read) in enumerate(READS.items()):
+            step(optimizer, own, iteration, transport.rank)
+            found = read(own) if transport.rank == iteration % 3 else None
+            transport.barrier()
+            optimizer.flush()
+            if found is not None:
+                np.testing.assert_array_equal(found, read(own), name)
 
-    same(3, body)
+    each_trains(models, drive, fusion="none", **options)
 
 
 @pytest.mark.parametrize("schedule", ["fsdp", "zero:overlap_param_gather=yes"])
@@ -146,21 +140,18 @@ def test_what_needs_other_ranks_is_refused_instead_of_a_hang(schedule):
     models = alike("branches", 3)
     options = {"schedule": schedule} | ({"update": "sharded"} if "zero" in schedule else {})
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, fusion="none", **options) as optimizer:
-            for iteration in range(2):
-                step(optimizer, own, iteration, transport.rank)
-            if transport.rank == 0:
-                for name in ("state_dict", "parameters", "deepcopy"):
-                    with pytest.raises(CollectiveError, match=r"call \w+\.flush\(\) on all ranks before"):
-                        READS[name](own)
-            optimizer.flush()
-            saved(own)
-            step(optimizer, own, 2, transport.rank)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration in range(2):
+            step(optimizer, own, iteration, transport.rank)
+        if transport.rank == 0:
+            for name in ("state_dict", "parameters", "deepcopy"):
+                with pytest.raises(CollectiveError, match=r"call \w+\.flush\(\) on all ranks before"):
+                    READS[name](own)
+        optimizer.flush()
+        saved(own)
+        step(optimizer, own, 2, transport.rank)
 
-    same(3, body)
+    each_trains(models, drive, fusion="none", **options)
 
 
 def test_nothing_waits_for_what_neither_reads_nor_changes():
@@ -213,19 +204,16 @@ def test_reductions_start_while_autograd_still_runs():
 def test_modules_without_parameters_may_be_exchanged():
     models = alike("sequential", 2)
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own) as optimizer:
-            step(optimizer, own, 0, transport.rank)
-            own[1] = nn.Tanh()
-            step(optimizer, own, 1, transport.rank)
-            with optimizer.no_sync():
-                torch.autograd.grad(loss_of(own, 2, 0), [own[0].weight])
-            loss_of(copy.deepcopy(own), 2, 0).backward()  # no copy takes part
-            step(optimizer, own, 2, transport.rank)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        step(optimizer, own, 0, transport.rank)
+        own[1] = nn.Tanh()
+        step(optimizer, own, 1, transport.rank)
+        with optimizer.no_sync():
+            torch.autograd.grad(loss_of(own, 2, 0), [own[0].weight])
+        loss_of(copy.deepcopy(own), 2, 0).backward()  # no copy takes part
+        step(optimizer, own, 2, transport.rank)
 
-    same(2, body)
+    each_trains(models, drive)
 
 
 def test_after_close_the_module_is_an_ordinary_one():

@@ -20,12 +20,7 @@ ROWS = []
 
 def refused(message, marks=(), **options):
     """Decorate a misuse ``f(transport, module, make)``; ``make`` wraps an optimiser of the module."""
-
-    def note(misuse):
-        ROWS.append(pytest.param(misuse, message, options, id=misuse.__name__, marks=marks))
-        return misuse
-
-    return note
+    return lambda misuse: ROWS.append(pytest.param(misuse, message, options, id=misuse.__name__, marks=marks))
 
 
 def backward(own, rank=0):
@@ -58,18 +53,6 @@ def between(change):
         step(optimizer, own, 1, transport.rank)
 
     return misuse
-
-
-@refused(SYNCHRONIZE)
-@after_backward
-def clipped(own):
-    nn.utils.clip_grad_norm_(own.parameters(), 0.1)
-
-
-@refused("the gradient of head.weight " + SYNCHRONIZE)
-@after_backward
-def halved(own):
-    own.head.weight.grad.mul_(0.5)
 
 
 @refused("the gradient of head.weight " + SYNCHRONIZE)
@@ -121,28 +104,10 @@ def held_elsewhere(own):
     head.weight, head.bias, own.head = own.head.weight, own.head.bias, head
 
 
-@refused(r"^blocks\.2\.bias, blocks\.2\.weight of the model were added")
-@between
-def added(own):
-    own.blocks.append(nn.Linear(8, 8).double())
-
-
 @refused(r"^unused\.bias, unused\.weight of the model were added, removed")
 @between
 def removed(own):
     del own.unused
-
-
-@refused(r"^blocks\.1\.right\.weight of the model were added")
-@between
-def tied(own):
-    own.blocks[1].right.weight = own.blocks[0].right.weight
-
-
-@refused(f"parameter head.weight was frozen later: {ANEW}")
-@between
-def frozen(own):
-    own.head.requires_grad_(False)
 
 
 @refused(f"parameter head.bias was unfrozen later: {ANEW}")
@@ -160,12 +125,6 @@ def bound(own):
     own.head.weight.data = own.head.weight.data.clone()
 
 
-@refused(r"parameter \S+ was bound to other memory")
-@between
-def converted(own):
-    own.float().double()
-
-
 @refused("parameter head.weight was changed through another view while its update was in flight: call flush")
 def older_view(transport, own, make):
     optimizer = make()
@@ -181,51 +140,16 @@ def group(transport, own, make):
     make().add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
 
-@refused("optimizer has 2 parameters that are not the model's: make it from model.parameters")
-def other(transport, own, make):
-    make(torch.optim.SGD(nn.Linear(2, 2).parameters()))
-
-
-@refused("optimizer is a DistributedOptimizer already")
-def wrapped_twice(transport, own, make):
-    make(make())
-
-
 @refused(r"model has a DistributedOptimizer already: close\(\) that one before")
 def model_wrapped_twice(transport, own, make):
     make()
     make()
 
 
-@refused("optimizer must be one of torch.optim, not 0.1")
-def no_optimizer(transport, own, make):
-    make(0.1)
-
-
-@refused("optimizer LBFGS looks at all parameters at once and runs the model several times: take another")
-def lbfgs(transport, own, make):
-    make(torch.optim.LBFGS(own.parameters()))
-
-
-@refused("optimizer SparseAdam takes sparse gradients, which travel as dense ones: take Adam")
-def sparse_adam(transport, own, make):
-    make(torch.optim.SparseAdam(own.parameters()))
-
-
 class ClippedSGD(torch.optim.SGD):
     def step(self):
         nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 0.1)
         super().step()
-
-
-@refused("optimizer ClippedSGD updates parameters that depend on each other: take another")
-def dependent(transport, own, make):
-    make(ClippedSGD(own.parameters()))
-
-
-@refused("optimizer has no parameter that is trained")
-def nothing_trained(transport, own, make):
-    make(torch.optim.SGD(own.requires_grad_(False).parameters()))
 
 
 @refused("model must be on one device, not on cpu and meta")
@@ -279,11 +203,6 @@ def backward_twice(transport, own, make):
     backward(own)
 
 
-@refused("accumulate must be at least 1, not 0", accumulate=0)
-def accumulate_nothing(transport, own, make):
-    make()
-
-
 @refused(r"synchronize\(\) has no new gradients")
 def synchronize_twice(transport, own, make):
     optimizer = make()
@@ -325,11 +244,6 @@ def different_rates(transport, own, make):
     optimizer.flush()
 
 
-@refused("DistributedOptimizer: hyperparameters must be the same on all ranks")
-def different_optimizers(transport, own, make):
-    make(torch.optim.SGD(own.parameters(), lr=0.1 + transport.rank))
-
-
 @refused("DistributedOptimizer: model must be the same on all ranks")
 def different_models(transport, own, make):
     if transport.rank:
@@ -344,25 +258,10 @@ def sharded(transport, own, make):
     optimizer.synchronize()
 
 
-@refused(r"schedule 'wfbp' updates shards while backward\(\) runs", update="sharded", schedule="wfbp")
-def early(transport, own, make):
-    step(make(), own, 0, 0)
-
-
 @refused(
     "option 'loss_scale' does not apply to your loop, which has its batches, optimizer and scaler", loss_scale="dynamic"
 )
 def scaled(transport, own, make):
-    make()
-
-
-@refused("option 'fusoin' is unknown: did you mean 'fusion'", fusoin="none")
-def misspelt(transport, own, make):
-    make()
-
-
-@refused("clip must be a norm above zero, not -1", clip=-1)
-def negative_clip(transport, own, make):
     make()
 
 
@@ -377,14 +276,42 @@ def reentrant_twice(transport, own, make):
     x.sum().backward()
 
 
-@refused("a DistributedOptimizer can neither be copied nor saved: take its state_dict")
-def copied(transport, own, make):
-    copy.deepcopy(make())
-
-
-@refused("a DistributedOptimizer can neither be copied nor saved: take its state_dict")
-def pickled(transport, own, make):
-    torch.save(make(), io.BytesIO())
+for name, message, misuse, options in [  # an expression each
+    ("clipped", SYNCHRONIZE, after_backward(lambda own: nn.utils.clip_grad_norm_(own.parameters(), 0.1)), {}),
+    ("halved", "the gradient of head.weight " + SYNCHRONIZE,
+     after_backward(lambda own: own.head.weight.grad.mul_(0.5)), {}),
+    ("added", r"^blocks\.2\.bias, blocks\.2\.weight of the model were added",
+     between(lambda own: own.blocks.append(nn.Linear(8, 8).double())), {}),
+    ("tied", r"^blocks\.1\.right\.weight of the model were added",
+     between(lambda own: setattr(own.blocks[1].right, "weight", own.blocks[0].right.weight)), {}),
+    ("frozen", f"parameter head.weight was frozen later: {ANEW}",
+     between(lambda own: own.head.requires_grad_(False)), {}),
+    ("converted", r"parameter \S+ was bound to other memory", between(lambda own: own.float().double()), {}),
+    ("other", "optimizer has 2 parameters that are not the model's: make it from model.parameters",
+     lambda _, own, make: make(torch.optim.SGD(nn.Linear(2, 2).parameters())), {}),
+    ("wrapped_twice", "optimizer is a DistributedOptimizer already", lambda _, own, make: make(make()), {}),
+    ("no_optimizer", "optimizer must be one of torch.optim, not 0.1", lambda _, own, make: make(0.1), {}),
+    ("lbfgs", "optimizer LBFGS looks at all parameters at once and runs the model several times: take another",
+     lambda _, own, make: make(torch.optim.LBFGS(own.parameters())), {}),
+    ("sparse_adam", "optimizer SparseAdam takes sparse gradients, which travel as dense ones: take Adam",
+     lambda _, own, make: make(torch.optim.SparseAdam(own.parameters())), {}),
+    ("dependent", "optimizer ClippedSGD updates parameters that depend on each other: take another",
+     lambda _, own, make: make(ClippedSGD(own.parameters())), {}),
+    ("nothing_trained", "optimizer has no parameter that is trained",
+     lambda _, own, make: make(torch.optim.SGD(own.requires_grad_(False).parameters())), {}),
+    ("accumulate_nothing", "accumulate must be at least 1, not 0", lambda _, own, make: make(), {"accumulate": 0}),
+    ("different_optimizers", "DistributedOptimizer: hyperparameters must be the same on all ranks",
+     lambda transport, own, make: make(torch.optim.SGD(own.parameters(), lr=0.1 + transport.rank)), {}),
+    ("early", r"schedule 'wfbp' updates shards while backward\(\) runs",
+     lambda _, own, make: step(make(), own, 0, 0), {"update": "sharded", "schedule": "wfbp"}),
+    ("misspelt", "option 'fusoin' is unknown: did you mean 'fusion'", lambda _, own, make: make(), {"fusoin": "none"}),
+    ("negative_clip", "clip must be a norm above zero, not -1", lambda _, own, make: make(), {"clip": -1}),
+    ("copied", "a DistributedOptimizer can neither be copied nor saved: take its state_dict",
+     lambda _, own, make: copy.deepcopy(make()), {}),
+    ("pickled", "a DistributedOptimizer can neither be copied nor saved: take its state_dict",
+     lambda _, own, make: torch.save(make(), io.BytesIO()), {}),
+]:  # fmt: skip
+    ROWS.append(pytest.param(misuse, message, options, id=name))
 
 
 @pytest.mark.parametrize(("misuse", "message", "options"), ROWS)

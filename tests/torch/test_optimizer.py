@@ -12,35 +12,33 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
-from tests.torch.looping import OPTIMIZERS, alike, bits, close, loss_of, reference, same, step, wrapped  # noqa: E402
+from tests.torch.looping import OPTIMIZERS, alike, bits, close, each_trains, loss_of, reference, same, step, wrapped  # noqa: E402
 from tests.torch.models import MODELS, Branches  # noqa: E402
 
 STEPS = 4
 
 
-def trained(size, models, kind="sgd", *, steps=STEPS, loss=loss_of, **options):
+def trained(models, kind="sgd", *, steps=STEPS, **options):
     """Train a model on each rank; return the bits of the parameters, which are the same on all ranks."""
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, kind, **options) as optimizer:
-            for iteration in range(steps):
-                optimizer.zero_grad()
-                loss(own, iteration, transport.rank).backward()
-                optimizer.step()
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration in range(steps):
+            step(optimizer, own, iteration, transport.rank)
 
-    return same(size, body)
+    return each_trains(models, drive, kind, **options)
 
 
-def take_steps(transport, module, kind, plain, **options):
-    """Train this rank's module; compare the optimizer's state with the one of plain PyTorch."""
-    with wrapped(transport, module, kind, **options) as optimizer:
+def take_steps(plain):
+    """How a rank's module is trained; the optimizer's state is compared with the one of plain PyTorch."""
+
+    def drive(optimizer, own, transport):
         for iteration in range(STEPS):
-            step(optimizer, module, iteration, transport.rank)
+            step(optimizer, own, iteration, transport.rank)
         state = optimizer.state_dict()
-    if transport.rank == 0:
-        compare(state, plain.state_dict())
+        if transport.rank == 0:
+            compare(state, plain.state_dict())
+
+    return drive
 
 
 CASES = [
@@ -59,13 +57,7 @@ def test_parameters_and_state_are_those_of_one_process(size, kind, model, option
     *models, alone = alike(model, size + 1)
     plain = OPTIMIZERS[kind](alone.parameters())
     reference(alone, plain, size, STEPS)
-
-    def body(transport):
-        own = models[transport.rank]
-        take_steps(transport, own, kind, plain, **options)
-        return bits(own)
-
-    same(size, body)
+    each_trains(models, take_steps(plain), kind, **options)
     close(models[0], alone)
 
 
@@ -86,7 +78,7 @@ def test_every_schedule_gives_the_same_bits(name, ranks):
     cases = [(each, "none") for each in (SCHEDULES if ranks == 2 else ("sequential", "dear"))]
     cases += [("dear", "cut:128B"), ("sequential", "25MB")]
     found = {
-        trained(ranks, alike(name, ranks), "adamw", schedule=schedule, fusion=fusion, algorithm="ordered")
+        trained(alike(name, ranks), "adamw", schedule=schedule, fusion=fusion, algorithm="ordered")
         for schedule, fusion in cases
     }
     assert len(found) == 1
@@ -110,7 +102,7 @@ def test_the_options_of_a_session_work(options):
         plain = OPTIMIZERS["adamw"](alone.parameters())
         plain.register_step_pre_hook(lambda *_: bool(nn.utils.clip_grad_norm_(alone.parameters(), 0.5)) and None)
         reference(alone, plain, 2, STEPS)
-    trained(2, models, "adamw", steps=24 if "fusion" in options else STEPS, **options)
+    trained(models, "adamw", steps=24 if "fusion" in options else STEPS, **options)
     close(models[0], alone, 5e-2 if "int8" in options.get("wire", "") else 1e-4 if narrow else 1e-9)
 
 
@@ -156,7 +148,7 @@ class Choosy(nn.Module):
 def test_ranks_may_take_different_ways(schedule):
     *models, alone = alike(Choosy, 4)
     reference(alone, OPTIMIZERS["sgd"](alone.parameters()), 3, 8)
-    trained(3, models, schedule=schedule, fusion="none", steps=8)
+    trained(models, schedule=schedule, fusion="none", steps=8)
     close(models[0], alone, 1e-10)
 
 
@@ -233,15 +225,14 @@ def test_modules_of_all_kinds(make, kind, options):
         plain.param_groups[0]["weight_decay"] = 0.0  # refused by PyTorch for sparse gradients
     reference(alone, plain, 2, STEPS)
 
-    def body(transport):
-        own = models[transport.rank]
+    def make(own):
         optimizer = OPTIMIZERS[kind](own.parameters())
         optimizer.param_groups[0]["weight_decay"] = plain.param_groups[0]["weight_decay"]
-        take_steps(transport, own, optimizer, plain, **options)
-        assert [each.stride() for each in own.parameters()] == [each.stride() for each in alone.parameters()]
-        return bits(own)
+        return optimizer
 
-    same(2, body)
+    each_trains(models, take_steps(plain), make, **options)
+    for own in models:
+        assert [each.stride() for each in own.parameters()] == [each.stride() for each in alone.parameters()]
     close(models[0], alone, 1e-10)
 
 
@@ -252,7 +243,7 @@ def test_hooks_that_were_there_before_see_new_values():
     found = set()
     for schedule in ("wfbp", "dear"):
         models = [torch.nn.utils.weight_norm(copy.deepcopy(first)) for _ in range(2)]
-        found.add(trained(2, models, schedule=schedule, algorithm="ordered"))
+        found.add(trained(models, schedule=schedule, algorithm="ordered"))
     assert len(found) == 1
 
 
@@ -320,7 +311,8 @@ def test_ways_to_step(size, how):
         if not (how == "skipped" and iteration == 1):
             plain.step()
 
-    def loop(optimizer, own, rank):
+    def loop(optimizer, own, transport):
+        rank = transport.rank
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=how in ("scaler", "skipped"))
         for iteration in range(3):
             optimizer.zero_grad()
@@ -345,13 +337,7 @@ def test_ways_to_step(size, how):
 
     options = {"accumulate": 2} if how == "accumulate" else {"clip": 0.05} if how in ("clip", "tokens clipped") else {}
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, "adamw", **options) as optimizer:
-            loop(optimizer, own, transport.rank)
-        return bits(own)
-
-    same(size, body)
+    each_trains(models, loop, "adamw", **options)
     close(models[0], alone)
 
 
@@ -373,13 +359,7 @@ def test_the_last_step_of_an_epoch_may_have_fewer_passes(size, options):
 
     train(alone, plain, range(size), options.get("clip"))
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, "adamw", accumulate=3, **options) as optimizer:
-            train(own, optimizer, [transport.rank])
-        return bits(own)
-
-    same(size, body)
+    each_trains(models, lambda opt, own, each: train(own, opt, [each.rank]), "adamw", accumulate=3, **options)
     close(models[0], alone, 1e-9)
 
 
@@ -460,13 +440,13 @@ def test_a_checkpoint_goes_to_plain_pytorch_and_back_with_the_same_bits(kind, op
     for each in models:  # and a new one begins where plain PyTorch was
         each.load_state_dict(state["model"])
 
-    def again(transport):
-        own = models[transport.rank]
+    def make(own):
         optimizer = OPTIMIZERS[kind](own.parameters())
         optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        with wrapped(transport, own, optimizer, **options) as wrapper:
-            for iteration in (5, 6):
-                step(wrapper, own, iteration, 0)
-        return bits(own)
+        return optimizer
 
-    assert same(2, again) == through
+    def again(optimizer, own, _):
+        for iteration in (5, 6):
+            step(optimizer, own, iteration, 0)
+
+    assert each_trains(models, again, make, **options) == through

@@ -14,7 +14,7 @@ from torch.nn import functional  # noqa: E402
 from torch.optim import lr_scheduler  # noqa: E402
 
 from tests.launch import mpis_at_hand  # noqa: E402
-from tests.torch.looping import bits, close, reference, same, wrapped  # noqa: E402
+from tests.torch.looping import bits, close, each_trains, reference, same, wrapped  # noqa: E402
 
 STEPS, ROWS = 4, 3
 
@@ -267,13 +267,10 @@ def test_autocast(dtype, scaled):
 
     train(alone, torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9), range(2))
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)) as optimizer:
-            train(own, optimizer, [transport.rank], optimizer.synchronize)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        train(own, optimizer, [transport.rank], optimizer.synchronize)
 
-    same(2, body)
+    each_trains(models, drive, lambda own: torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9))
     close(models[0], alone, 1e-4)
 
 
@@ -314,19 +311,16 @@ def test_updates_are_made_outside_of_the_modes_of_a_forward_pass(make, options):
 
     reference(alone, make(alone.parameters()), 2, 6, loss=loss)
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, make(own.parameters()), **options) as optimizer:
-            for iteration in range(6):
-                optimizer.zero_grad()
-                loss(own, iteration, transport.rank).backward()
-                optimizer.step()
-                if iteration == 2:
-                    with torch.inference_mode():
-                        own(torch.ones(1, 6), late=True)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration in range(6):
+            optimizer.zero_grad()
+            loss(own, iteration, transport.rank).backward()
+            optimizer.step()
+            if iteration == 2:
+                with torch.inference_mode():
+                    own(torch.ones(1, 6), late=True)
 
-    same(2, body)
+    each_trains(models, drive, lambda own: make(own.parameters()), **options)
     close(models[0], alone, 1e-6)
 
 
@@ -349,17 +343,14 @@ def test_uneven_last_batches():
             (total(alone, iteration, rank)[0] / sum(rows[iteration])).backward()
         plain.step()
 
-    def body(transport):
-        own = models[transport.rank]
-        with wrapped(transport, own, adamw(own.parameters())) as optimizer:
-            for iteration in range(3):
-                optimizer.zero_grad()
-                loss, count = total(own, iteration, transport.rank)
-                loss.backward()
-                optimizer.step(tokens=count)
-        return bits(own)
+    def drive(optimizer, own, transport):
+        for iteration in range(3):
+            optimizer.zero_grad()
+            loss, count = total(own, iteration, transport.rank)
+            loss.backward()
+            optimizer.step(tokens=count)
 
-    same(3, body)
+    each_trains(models, drive, lambda own: adamw(own.parameters()))
     close(models[0], alone)
 
 

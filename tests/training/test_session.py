@@ -1,4 +1,4 @@
-"""The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
+"""The front door: a user's own model, on threads; tests/mpi/test_training.py has the same under mpirun."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, Parameter, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import KINDS, on_all, session_script
+from tests.training_checks import KINDS, agreed, on_all, session_script
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -139,9 +139,7 @@ def test_what_cannot_be_trained_is_refused_on_all_ranks(options, said):
         own = {name: value(transport.rank) if callable(value) else value for name, value in options.items()}
         Session(own.pop("layers", None) or layers(), SoftmaxCrossEntropy(), transport, **own)
 
-    answers = on_all(body)
-    assert answers == answers[:1] * 3
-    assert said in answers[0]
+    assert said in agreed(body)
 
 
 def test_unequal_parts_need_a_total():
@@ -149,14 +147,10 @@ def test_unequal_parts_need_a_total():
         with Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=SGD()) as session:
             return session.step(*batch(0, transport.rank, rows=2 + transport.rank), total=total)
 
-    said = on_all(body)
-    assert said == said[:1] * 3
-    assert "ranks expect different numbers of targets in the whole batch, 9 on average" in said[0]
-    losses = on_all(lambda transport: body(transport, 9))
-    assert losses == losses[:1] * 3
-    said = on_all(lambda transport: body(transport, 12))
-    assert said == said[:1] * 3
-    assert "total must be at most 9, the targets of all ranks, not 12: if ranks have unequal parts" in said[0]
+    assert "ranks expect different numbers of targets in the whole batch, 9 on average" in agreed(body)
+    agreed(lambda transport: body(transport, 9))
+    said = agreed(lambda transport: body(transport, 12))
+    assert "total must be at most 9, the targets of all ranks, not 12: if ranks have unequal parts" in said
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (16,), (5,), ()])
@@ -262,9 +256,7 @@ def test_what_the_last_iteration_did_wrong_is_said_by_the_flush():
                 session.step(x * scale[iteration], targets)
 
     assert on_all(lambda transport: body(transport, [1, 1])) == [None] * 3
-    said = on_all(lambda transport: body(transport, [1, 1e9]))
-    assert said == said[:1] * 3
-    assert "are infinite or not a number in update 1" in said[0]
+    assert "are infinite or not a number in update 1" in agreed(lambda transport: body(transport, [1, 1e9]))
 
 
 def test_a_session_that_is_over_says_so():
@@ -281,9 +273,8 @@ def test_a_session_that_is_over_says_so():
 def test_threads_with_the_same_layers_are_refused():
     """Each would train them with a part of the batch, one over the other."""
     shared = layers()
-    said = on_all(lambda transport: Session(shared, SoftmaxCrossEntropy(), transport), 2)
-    assert said == said[:1] * 2
-    assert "is trained by another session that is not over; ranks that are threads need layers of their own" in said[0]
+    said = agreed(lambda transport: Session(shared, SoftmaxCrossEntropy(), transport), 2)
+    assert "is trained by another session that is not over; ranks that are threads need layers of their own" in said
 
 
 def test_a_value_that_was_bound_anew_is_named():
@@ -295,9 +286,7 @@ def test_a_value_that_was_bound_anew_is_named():
             mine[0].weight.value = np.zeros((6, 40))
             session.step(*batch(1, transport.rank))
 
-    said = on_all(body)
-    assert said == said[:1] * 3
-    assert "parameter first.weight: its value was bound to another array; change it in place" in said[0]
+    assert "parameter first.weight: its value was bound to another array; change it in place" in agreed(body)
 
 
 def replaced(layers):
@@ -326,9 +315,7 @@ def test_other_parameters_of_a_layer_are_refused_on_all_ranks(change, where):
                 change(mine)
             session.step(*batch(1, transport.rank))
 
-    said = on_all(body)
-    assert said == said[:1] * 3
-    assert "its trained parameters were replaced, added or removed since the session began; begin a new" in said[0]
+    assert "its trained parameters were replaced, added or removed since the session began; begin a new" in agreed(body)
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
@@ -380,9 +367,7 @@ def test_parameters_that_ranks_have_changed_differently_are_named(saves, tmp_pat
             if saves:
                 session.save(tmp_path / "run.npz")
 
-    said = on_all(body)
-    assert said == said[:1] * 3
-    assert "parameter 2 (last.weight) must be the same on all ranks, not checksum " in said[0]
+    assert "parameter 2 (last.weight) must be the same on all ranks, not checksum " in agreed(body)
     assert list(tmp_path.iterdir()) == []
 
 

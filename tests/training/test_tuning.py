@@ -1,4 +1,4 @@
-"""Fusion that is tuned while a session trains: on threads; tests/mpi/test_tuning.py has the same under mpirun."""
+"""Fusion that is tuned while a session trains: on threads; tests/mpi/test_training.py has the same under mpirun."""
 
 import json
 import sys

@@ -6,8 +6,7 @@ from dear_mpi.contrib.look import LANES
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.training.events.spans import COMPUTE, Iteration, Rank, Run, Span
 from tests.cli_checks import succeed
-from tests.timelines import run_of, timeline_of
-from tests.trace_schema import assert_schema
+from tests.timelines import assert_schema, run_of, timeline_of
 
 
 def of_kind(content, phase):

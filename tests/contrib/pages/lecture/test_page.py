@@ -1,7 +1,7 @@
 """The lecture in a real browser, opened as a file and without a network."""
 
 from docs.lecture.desk.exercises import EXERCISES
-from tests.contrib.pages.lecture.cells import READY, READY_MS, answer, cell, run
+from tests.contrib.pages.lecture.cells import ANSWERED, READY, READY_MS, answer, cell, run
 
 
 def test_pictures_are_there_before_python(lecture, opened):
@@ -51,3 +51,16 @@ def test_what_was_written_is_kept(shown):
     page.page.click("text=Forget all")
     assert page.text(".chapters a .done") == "0/1"
     assert "TODO" in cell(page, "ring").locator("textarea").input_value()
+
+
+# What readers write that is wrong, never ends, or cannot be run, in a real browser.
+
+
+def test_what_never_ends_is_stopped(shown):
+    page = shown("ring")
+    cell(page, "ring").locator("textarea").fill("def f(rank, size):\n    while True:\n        pass")
+    cell(page, "ring").locator("textarea").press("Control+Enter")
+    cell(page, "ring").locator("text=Stop").click()
+    cell(page, "ring").locator(ANSWERED).wait_for()
+    assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
+    assert run(page, "ring", answer("ring")).startswith("Right."), "Python has started anew"

@@ -16,8 +16,7 @@ from dear_mpi.training.events.spans import Timeline
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.cli_checks import succeed
-from tests.timelines import recorded
-from tests.trace_schema import INSTANT_US, assert_schema
+from tests.timelines import INSTANT_US, assert_schema, recorded
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi
