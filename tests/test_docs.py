@@ -13,9 +13,9 @@ from tests.rooms import DELETED, EXTRAS, LAYERS, ROOT
 
 CODE = sorted(
     path
-    for folder in (*LAYERS, "tests", "docs")
+    for folder in (*LAYERS, "tests", "docs/benchmarks", "docs/pictures", "docs/site")
     for path in (ROOT / folder).rglob("*.*")
-    if path.suffix in (".py", ".cu", ".cuh") and path.resolve() == path and "lecture" not in path.parts[-3:-1]
+    if path.suffix in (".py", ".cu", ".cuh") and path.resolve() == path
 )
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hostfiles/*.md")])
 
