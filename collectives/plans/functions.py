@@ -1,7 +1,7 @@
 """Provide the collectives as functions, with cached plans.
 
 All ranks vote with the number of their cached plan. If one has none, or another, all make a new plan, which finds
-disagreements. Of small calls in shared memory the vote is also the barrier.
+disagreements. The vote is also the barrier of small calls in shared memory.
 
     small calls      work in private memory of the plan; arrays are copied in and out
     all others       work in the user's array; for another array the plan is bound again, without the other ranks
@@ -22,7 +22,7 @@ import numpy as np
 
 from dear_mpi.collectives.plans.call import PLAIN
 from dear_mpi.collectives.plans.make_plan import make_plan, transport_of
-from dear_mpi.collectives.plans.plan import Action, Halves, Plan
+from dear_mpi.collectives.plans.plan import Action, AroundBarrier, Plan
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 
@@ -136,17 +136,22 @@ class CachedPlans:
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
         """Run the cached plan; None if the ranks do not mean one plan."""
         kept = self.kept[number]
-        after = kept.post(x)
-        same = self.transport.same(number)
-        if not same and kept.halves is not None:
-            next(kept.halves)  # of two sets: the next run takes the same one
-        if not same:
-            return None
-        self.kept.move_to_end(number)
-        if after is None:
+        if kept.around is None:
+            if not self.transport.same(number):
+                return None
+            self.kept.move_to_end(number)
             return self.run(number, x, out)
-        for call in after:
-            call()
+        try:
+            after = kept.post(x)
+            if not self.transport.same(number):
+                next(kept.around)  # of two sets: the next run takes the same one
+                return None
+            for call in after:
+                call()
+        except BaseException:  # this rank may now be at another set than the others
+            self.numbers.pop(kept.key, None)
+            raise
+        self.kept.move_to_end(number)
         return kept.hand_out(kept.plan.call.x, x if out is None else out)
 
     def run(self, number: int, x: Array, out: Array | None) -> Array:
@@ -220,7 +225,7 @@ class CachedPlan:
         self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers do not count
         self.private = call.nbytes <= COPIED_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
-        self.halves: Iterator[Halves] | None = None
+        self.around: Iterator[AroundBarrier] | None = None
 
     def __call__(self, x: Array, out: Array | None) -> Array:
         target = x if out is None else out
@@ -247,15 +252,15 @@ class CachedPlan:
             into[...] = buffer[self.own] if self.scatters else buffer
         return target
 
-    def post(self, x: Array) -> Sequence[Action] | None:
-        """Store a small array in this rank's mailbox before the vote; return the calls after it, if that is possible.
+    def post(self, x: Array) -> Sequence[Action]:
+        """Store a small array in this rank's mailbox before the vote; return the calls after it.
 
-        If all vote for this plan, all have stored their data: the vote is the run's barrier, which saves a meeting. Two
-        mailbox sets alternate. After another vote, ``post`` stores into the same set again, which no rank has read.
+        If all vote for this plan, all have stored their data, so the vote is the run's barrier. This needs a plan with
+        mailboxes, counters and one barrier, whose transport then votes by counters, too. Two mailbox sets alternate, in
+        all runs of the plan alike. After another vote, ``post`` stores into the same set again, which no rank has read.
         """
-        if self.halves is None:
-            return None
-        before, after = next(self.halves)
+        assert self.around is not None, "``again`` has looked"
+        before, after = next(self.around)
         self.fill(self.plan.call.x, x)
         for call in before:
             call()
@@ -275,8 +280,8 @@ class CachedPlan:
         if run is None:
             return None
         self.plan = self.plans[address] = Plan(run, task)
-        if self.private:
-            self.halves = run.halves()
+        if self.private and not task.before and not task.after:  # an average is scaled around a run
+            self.around = run.around_barrier()
         if len(self.plans) > MOST_ARRAYS:
             self.plans.pop(next(iter(self.plans))).free()
         return self.plan

@@ -27,7 +27,7 @@ __all__ = ["Plan"]
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[], object]
-Halves: TypeAlias = tuple[Sequence[Action], Sequence[Action]]  # calls before and after a run's only barrier
+AroundBarrier: TypeAlias = tuple[Sequence[Action], Sequence[Action]]  # calls before and after a run's only barrier
 
 
 class Act(NamedTuple):
@@ -112,8 +112,8 @@ class InstructionRun:
         """
         return None
 
-    def halves(self) -> Iterator[Halves] | None:
-        """Return the halves of each coming run, if a vote in shared memory may take the place of its only barrier."""
+    def around_barrier(self) -> Iterator[AroundBarrier] | None:
+        """Return the calls around the barrier of each coming run, if it has one, and a vote may take its place."""
         return None
 
     def free(self) -> None:

@@ -53,8 +53,9 @@ class CudaStream(Stream):
             yield
 
     def mark(self) -> Any:
-        event = self.cuda.Event()
-        event.record(self.stream)
+        with self.cuda.Device(self.gpu):  # an event is made on the current device
+            event = self.cuda.Event()
+            event.record(self.stream)
         return event
 
     def wait(self, mark: Any) -> None:

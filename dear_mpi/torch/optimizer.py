@@ -90,6 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.state_now, self.local, self.parts = IDLE, False, 0
         self.task, self.in_backward, self.sending = -1, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
+        self.sent: list[tuple[Any, Any, int]] = []  # parameters, gradients and their versions when they were complete
         self.smallest = min(self.names, key=lambda each: each.numel() or sys.maxsize)
         self.hooks = ExitStack()
         self.starts = {
@@ -226,7 +227,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 self.run = Run(self)
             if self.world.native is not None:
                 atexit.register(self.at_exit)
-            for module in self.starts.keys() - self.run.begins.keys():
+            for module in self.starts.keys() - self.run.call_of.keys():
                 self.starts.pop(module).remove()
             self.run.begin()
             self.run.begin_backward()
@@ -253,7 +254,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 self.run.begin()
                 self.state_now = FORWARD
             if self.state_now == FORWARD:
-                self.run.before_forward(self.run.begins[module])
+                self.run.before_forward(self.run.call_of[module])
 
     def accumulated(self, parameter: Any) -> None:
         """Handle a gradient that autograd has completed."""
@@ -264,7 +265,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not self.in_backward:
             self.begin_backward()
         if self.sending and self.run is not None and not self.run.alone:
-            self.run.send(parameter)
+            self.note(parameter)  # now: a later hook may change it
+            self.run.note_gradient(parameter)
 
     def begin_backward(self) -> None:
         if self.state_now in (READY, AVERAGED):
@@ -273,6 +275,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 "run the first one in optimizer.no_sync(); with a scaler call optimizer.synchronize() before its step()"
             )
         self.in_backward = True
+        self.sent.clear()
         self.sending = not self.local and self.parts + 1 >= self.accumulate
         if self.run is not None:
             if self.state_now == IDLE:
@@ -290,10 +293,16 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.sending:
             if self.run is not None:
                 self.run.end_backward()
-            self.sent = [(each, each.grad, getattr(each.grad, "_version", 0)) for each in self.names]
+            noted = {each for each, *_ in self.sent}
+            for parameter in self.names:
+                if parameter not in noted:
+                    self.note(parameter)
             probed = self.device.type == "cpu" and self.smallest.grad is not None
             self.probe = self.smallest.grad.clone() if probed else None
             self.state_now = READY
+
+    def note(self, parameter: Any) -> None:
+        self.sent.append((parameter, parameter.grad, getattr(parameter.grad, "_version", 0)))
 
     def end_step(self) -> None:
         self.running().rest()

@@ -5,6 +5,7 @@
         Session             memory, schedule, engine and plans, as for our own layers; its passes are not used
 
 call 0: embedding | call 1: block 0 ...      a **layer call** begins when a module starts that needs parameters
+calls 0 1 2 | 3 4 5 | 6                      **borders** 0, 3 and 6, where buckets begin: hooks call the schedule
 """
 
 from __future__ import annotations
@@ -90,16 +91,17 @@ class Run:
         self.find_borders()
 
     def find_borders(self) -> None:
-        """Find the calls at which a bucket begins: only there schedules wait in forward, and send in backward.
+        """Find the calls at which a bucket begins: schedules wait there in forward, and send there in backward.
 
-        Elsewhere a hook notes the time: between operations of PyTorch, code that is not in cache takes 0.1 ms.
+        Elsewhere a hook only notes the time. Between operations of PyTorch code has left the caches, and calling a
+        schedule takes 0.1 ms.
         """
         self.buckets = self.group.fabric.buckets
-        self.borders = {call.number for call in self.calls if self.buckets.completed_by(call.number)}
-        self.due, self.latest = 0, -1  # the border that the forward pass comes to next; the last call that began
-        self.began: dict[int, Any] = {}  # marks of calls, forward
-        self.written: list[tuple[Call, Any]] = []  # and backward, not handed over
-        self.handed_over = len(self.calls)  # down to this call
+        self.borders = {0, *(call.number for call in self.calls if self.buckets.completed_by(call.number))}
+        self.next_border, self.latest = 0, -1  # in forward; the last call that began
+        self.forward_marks: dict[int, Any] = {}  # by call
+        self.backward_marks: list[tuple[Call, Any]] = []  # of calls that the trainer has not heard of
+        self.lowest_sent = len(self.calls)
 
     def find_calls(self) -> None:
         """Make a layer call for each module that needs parameters, in the order of rank 0: branches may differ."""
@@ -119,12 +121,12 @@ class Run:
         calls = {first: Call(number) for number, first in enumerate(sorted({*firsts.values()}))}
         self.calls = [*calls.values()]
         self.of = self.updates.wrapped
-        self.begins: dict[Any, int] = {}  # the call that a module begins, with all before it
+        self.call_of: dict[Any, int] = {}  # the call that a module begins, with all before it
         for tensor, users in needed.items():
             call = calls[firsts[tensor]]
             parameter = self.of[tensor] = TorchParameter(owner.names[tensor], tensor, call)
             call.parameters.append(parameter)
-            self.begins |= {module: max(call.number, self.begins.get(module, 0)) for module in users}
+            self.call_of |= {module: max(call.number, self.call_of.get(module, 0)) for module in users}
 
     def open_streams(self, device: str) -> Streams:
         if device == "cpu":
@@ -142,23 +144,26 @@ class Run:
         if not self.alone:
             self.trainer.begin_iteration()
             self.trainer.begin_pass()
-            self.due = 0
-            self.began.clear()
+            self.next_border = 0
+            self.forward_marks.clear()
 
     def before_forward(self, call: int) -> None:
-        if call >= self.due:
+        if call >= self.next_border:
             self.enter(call)
         elif call > self.latest:
             mark = self.group.fabric.now()
-            self.began |= dict.fromkeys(range(self.latest + 1, call + 1), mark)  # those that were skipped
+            self.forward_marks |= dict.fromkeys(range(self.latest + 1, call + 1), mark)  # those that were skipped
             self.latest = call
 
     @on_stream
     def enter(self, call: int) -> None:
         first = self.trainer.running + 1
-        self.trainer.before_forward(call, self.began)
-        self.latest, self.due = call, min((each for each in self.borders if each > call), default=len(self.calls))
-        self.show(self.calls[first : self.due])
+        self.trainer.before_forward(call, self.forward_marks)
+        self.latest, self.next_border = (
+            call,
+            min((each for each in self.borders if each > call), default=len(self.calls)),
+        )
+        self.show(self.calls[first : self.next_border])
 
     @on_stream
     def begin_backward(self) -> None:
@@ -172,30 +177,30 @@ class Run:
             self.buffers.start()
         for call in self.calls:
             call.missing = set(call.parameters)
-        self.written.clear()
-        self.handed_over = len(self.calls)
+        self.backward_marks.clear()
+        self.lowest_sent = len(self.calls)
         self.trainer.begin_backward()
         self.trainer.before_backward(len(self.calls) - 1)
 
-    def send(self, tensor: Any) -> None:
+    def note_gradient(self, tensor: Any) -> None:
         """Note a parameter's complete gradient; copy and send the gradients of buckets that are complete."""
         parameter = self.of[tensor]
         if parameter not in parameter.call.missing:
             advice = "checkpoints must be of the kind use_reentrant=False"
             raise ValueError(f"parameter {parameter.name} has a gradient twice in one backward pass: {advice}")
-        self.ready(parameter)
+        self.complete(parameter)
 
-    def ready(self, parameter: TorchParameter) -> None:
+    def complete(self, parameter: TorchParameter) -> None:
         call = parameter.call
         call.missing.remove(parameter)
         if not call.missing:
-            self.written.append((call, self.group.fabric.now()))
-            if call.number in self.borders or call.number > self.handed_over:
+            self.backward_marks.append((call, self.group.fabric.now()))
+            if call.number in self.borders or call.number > self.lowest_sent:
                 self.hand_over()
 
     def hand_over(self) -> None:
         """Copy the gradients of these layer calls to the flat buffer, and tell the trainer."""
-        for parameter in (each for call, _ in self.written for each in call.parameters):
+        for parameter in (each for call, _ in self.backward_marks for each in call.parameters):
             if (grad := parameter.tensor.grad) is None:
                 parameter.gradient.zero_()
             else:
@@ -204,11 +209,11 @@ class Run:
 
     @on_stream
     def wrote(self) -> None:
-        for call, end in self.written:
+        for call, end in self.backward_marks:
             self.trainer.wrote(call.number, end)
-        self.handed_over = min(self.handed_over, *(call.number for call, _ in self.written))
+        self.lowest_sent = min(self.lowest_sent, *(call.number for call, _ in self.backward_marks))
         self.trainer.begin_s = self.group.fabric.now()
-        self.written.clear()
+        self.backward_marks.clear()
 
     def end_backward(self) -> None:
         """Send what is missing: it has no new gradient."""
@@ -216,7 +221,7 @@ class Run:
             return
         for call in reversed(self.calls):
             for parameter in list(call.missing):
-                self.ready(parameter)
+                self.complete(parameter)
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from dear_mpi.collectives import all_reduce, barrier, make_plan
+from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, make_plan, reduce, reduce_scatter
 from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.watchdog import Watchdog
@@ -133,3 +133,33 @@ def test_votes_that_fail_leave_the_data_of_later_calls_right():
         for _ in range(number % 2):
             barrier(transport)
     transport.free()
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "shared"])
+@pytest.mark.parametrize("op", ["sum", "average", "max"])
+def test_the_same_small_call_again_and_again(op, algorithm):
+    """The second call finds its plan, and its vote may be the barrier."""
+    transport = spinning(MPI.COMM_WORLD)
+    rank, size = transport.rank, transport.size
+    combined = {"sum": np.sum, "average": np.mean, "max": np.max}[op]
+    how = {"op": op, "algorithm": algorithm}
+    for number in range(5):
+        every = [np.arange(3.0 * size) + 10 * each + number for each in range(size)]
+        total, own = combined(every, axis=0), slice(3 * rank, 3 * rank + 3)
+        x, out = every[rank].copy(), np.full(3 * size, np.nan)
+        assert_close(all_reduce(x, transport, **how), total)
+        assert_close(all_reduce(every[rank], transport, out=out, **how), total)
+        assert_close(reduce_scatter(every[rank].copy(), transport, **how), total[own])
+        assert_close(reduce_scatter(every[rank], transport, out=out[own], **how), total[own])
+        mine = np.where(np.arange(3 * size) // 3 == rank, every[rank], np.nan)
+        parts = np.concatenate([each[3 * at : 3 * at + 3] for at, each in enumerate(every)])
+        assert_close(all_gather(mine, transport, algorithm=algorithm), parts)
+        assert_close(all_gather(every[rank][own].copy(), transport, out=out, algorithm=algorithm), parts)
+        assert_close(broadcast(every[rank].copy(), transport, root=size - 1, algorithm=algorithm), every[-1])
+        found = reduce(every[rank].copy(), transport, root=size - 1, **how)
+        assert rank < size - 1 or np.allclose(found, total, rtol=1e-14)
+    transport.free()
+
+
+def assert_close(found, right):
+    np.testing.assert_allclose(found, right, rtol=1e-14)

@@ -276,7 +276,21 @@ def reentrant_twice(transport, own, make):
     x.sum().backward()
 
 
+def zero(parameter):
+    parameter.grad.zero_()
+
+
+def hooked(transport, own, make):
+    """Buckets are copied at their borders: what a later hook changes would be sent of some parameters only."""
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    for each in own.parameters():
+        each.register_post_accumulate_grad_hook(zero)
+    step(optimizer, own, 1, transport.rank)
+
+
 for name, message, misuse, options in [  # an expression each
+    *((f"hooked {fusion}", SYNCHRONIZE, hooked, {"fusion": fusion}) for fusion in ("layers:1", "buckets:1", "none")),
     ("clipped", SYNCHRONIZE, after_backward(lambda own: nn.utils.clip_grad_norm_(own.parameters(), 0.1)), {}),
     ("halved", "the gradient of head.weight " + SYNCHRONIZE,
      after_backward(lambda own: own.head.weight.grad.mul_(0.5)), {}),

@@ -170,7 +170,7 @@ def wrong_decoder(session):
         x *= 2
 
     bound.calls.clear()
-    bound.steps.clear()
+    bound.tasks.clear()
     object.__setattr__(stage.wire, "decode", twice)
 
 

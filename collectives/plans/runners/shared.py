@@ -17,7 +17,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
 from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Act, Action, Halves, InstructionRun, waiting
+from dear_mpi.collectives.plans.plan import Act, Action, AroundBarrier, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import PRIVATE_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -164,7 +164,7 @@ class SharedRun(InstructionRun):
             return None
         return SharedRun(task, like=self)
 
-    def halves(self) -> Iterator[Halves] | None:
+    def around_barrier(self) -> Iterator[AroundBarrier] | None:
         if self.barriers != 1 or not self.reached.mailboxes or not isinstance(self.barrier, ByCounters):
             return None
         places = [calls.index(self.barrier.barrier.meet) for calls in self.short]
