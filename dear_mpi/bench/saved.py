@@ -10,25 +10,29 @@ import platform
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, TypeAlias
 
-from dear_mpi.bench.machine_file import Row
+from msgspec import convert
+
+from dear_mpi.bench.machine_file import KIND, MachineFile, Row
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.algorithms.registry import is_installed, runner_of
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
+from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
-from dear_mpi.reporting.units import grouped
+from dear_mpi.reporting.units import check_distinct, grouped
 
 # Variables that configure MPI, a network, memory or threads. Others may contain a secret.
 SETTINGS = (
@@ -91,6 +95,10 @@ def commit(package: Path) -> str | None:
     return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
 
 
+CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")  # rows that agree in these are one point
+Point: TypeAlias = tuple[Any, ...]
+
+
 @dataclass(frozen=True)
 class Run:
     """``head``: the file's other keys."""
@@ -98,6 +106,31 @@ class Run:
     name: str
     rows: Sequence[Row]
     head: Mapping[str, Any] = field(default_factory=dict)
+
+
+def point_of(row: Row) -> Point:
+    return tuple(getattr(row, name) for name in CHOSEN)
+
+
+def points_of(run: Run) -> dict[Point, Row]:
+    return {point_of(row): row for row in run.rows}
+
+
+def read_runs(what: str, files: Sequence[str]) -> list[Run]:
+    """Read files of ``bench --json``; a ValueError for others, and for equal names."""
+    check_distinct(what, files)
+    return list(map(read_run, files))
+
+
+def read_run(text: str) -> Run:
+    with reading("run", Path(text), "dear-mpi bench --json") as content:
+        rows = convert(content, MachineFile).rows
+        if not rows:
+            raise ValueError("it has no rows")
+        point, times = Counter(map(point_of, rows)).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
+    return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
 
 
 def may_be_chosen(name: str) -> bool:

@@ -50,7 +50,7 @@ COMMANDS = {
         "Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.",
         "dear_mpi.cli.train:demo",
     ),
-    "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
+    "bench": Command("Time our collectives and the MPI library's in turns.", "dear_mpi.cli.bench:bench"),
     "explain": Command(
         "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
         "dear_mpi.cli.explain:explain",

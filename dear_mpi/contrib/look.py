@@ -1,4 +1,4 @@
-"""What several extras share: timelines as read from files, how they look, columns of text, and saved runs of ``bench``.
+"""Timelines, for the extras that show them: read from files, how they look, and the lane ``steps``.
 
 Notes of all ranks split the time of a collective, in the lane ``steps``:
 
@@ -12,20 +12,14 @@ Without the peer's notes it is *either*. *Combining* and *copying* work on a mes
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec import convert
 
-from dear_mpi.bench.machine_file import KIND, MachineFile, Row
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.collectives.program.cost import Network
-from dear_mpi.collectives.program.json_file import reading
-from dear_mpi.reporting.units import check_distinct, plural
+from dear_mpi.reporting.units import plural
 from dear_mpi.training.events.spans import (
     COMPUTE,
     WIRE,
@@ -38,10 +32,6 @@ from dear_mpi.training.events.spans import (
     other_end,
     starts_of,
 )
-
-if TYPE_CHECKING:
-    from dear_mpi.bench.saved import Run as SavedRun
-    from dear_mpi.simulate.sweep import Scenario
 
 COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
@@ -222,58 +212,3 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
         ranks = (Rank(f"rank {number}", (), (), number, (noted,)) for number, noted in each.items())
         found.append(Run(name, tuple(ranks), len(each), uncertainty_s))
     return Timeline(live=True, runs=tuple(found), facts={"title": title})
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """
-    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
-    ['        us', 'ring  12.5']
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *texts])
-
-
-# Rows that agree in these columns are one point.
-CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
-Point: TypeAlias = tuple[Any, ...]
-
-
-def point_of(row: Row) -> Point:
-    return tuple(getattr(row, name) for name in CHOSEN)
-
-
-def points_of(run: SavedRun) -> dict[Point, Row]:
-    return {point_of(row): row for row in run.rows}
-
-
-def read_runs(what: str, files: Sequence[str]) -> list[SavedRun]:
-    """Read files of ``bench --json``; a ValueError for others, and for equal names."""
-    check_distinct(what, files)
-    return list(map(read_run, files))
-
-
-def read_run(text: str) -> SavedRun:
-    from dear_mpi.bench.saved import Run as SavedRun  # which readers of timelines need not load
-
-    with reading("run", Path(text), "dear-mpi bench --json") as content:
-        rows = convert(content, MachineFile).rows
-        if not rows:
-            raise ValueError("it has no rows")
-        point, times = Counter(map(point_of, rows)).most_common(1)[0]
-        if times > 1:
-            raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
-    return SavedRun(text, rows, {name: value for name, value in content.items() if name != "rows"})
-
-
-def rewired(scenario: Scenario, **factors: float) -> Scenario:
-    """Multiply network costs by factors."""
-
-    def times(network: Network) -> Network:
-        return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
-
-    prices, network = copy(scenario.prices), times(scenario.machine.network)
-    between = network.between and times(network.between)
-    prices.network, prices.found = replace(network, hosts=prices.network.hosts, between=between), defaultdict(dict)
-    return replace(scenario, prices=prices)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby, zip_longest
@@ -47,6 +48,11 @@ class Prices:
         self.found = defaultdict[tuple[str, str], dict[int, float]](dict)  # seconds by bytes
         self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the ends' programs
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
+
+    def on(self, network: Network) -> Prices:
+        found = copy(self)
+        found.network, found.found = replace(network, hosts=self.network.hosts), defaultdict(dict)
+        return found
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """Return the seconds until the last rank is done, for whole buffers of these bytes, in equal shards.

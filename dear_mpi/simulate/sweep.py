@@ -14,6 +14,7 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import ALL_TO_ALL
@@ -167,6 +168,17 @@ class Scenario:
             **{name: getattr(prediction, name) for name in ("update_s", "rest_s", "bound_s")},
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
+
+    def rewired(self, **factors: float) -> Scenario:
+        """Multiply network costs by factors."""
+
+        def times(network: Network) -> Network:
+            return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+        network = times(self.machine.network)
+        if network.between is not None:
+            network = replace(network, between=times(network.between))
+        return replace(self, prices=self.prices.on(network))
 
 
 def buckets_of(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OTHERS = 7  # numbers before the losses of micro-batches
 BASE = 1 << 20  # totals are compared in two digits: small squares are exact
-NEVER: Mapping[int, Any] = {}
+NO_MARKS: Mapping[int, Any] = {}
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
@@ -184,7 +184,7 @@ class Trainer:
     def last_part(self) -> bool:
         return self.part == self.passes - 1
 
-    def before_forward(self, call: int, began: Mapping[int, Any] = NEVER) -> None:
+    def before_forward(self, call: int, began: Mapping[int, Any] = NO_MARKS) -> None:
         """Call the hooks of a layer call that begins, after missing ones of earlier calls, which ``began`` at marks."""
         while self.running < call:
             self.after_forward(began.get(self.running + 1))

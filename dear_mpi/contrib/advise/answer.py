@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dear_mpi.contrib.advise.observation import Observation
-from dear_mpi.contrib.look import rewired
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of, simulate
 from dear_mpi.training.events.profile import Profile
@@ -134,7 +133,7 @@ def part_of(profile: Profile) -> Profile:
 def rewired_s(row: Row, factor: float) -> float:
     """Seconds of an iteration if each byte takes ``factor`` times as long."""
     scenario, case = row.simulated.scenario, case_of(row.simulated)
-    return seconds_of(rewired(scenario, beta=factor), *case)
+    return seconds_of(scenario.rewired(beta=factor), *case)
 
 
 def case_of(simulated: Simulated) -> tuple[str, type[Schedule], str]:
@@ -169,7 +168,7 @@ def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
 
 def least_s(rows: Sequence[Simulated], factor: float) -> float:
     """Seconds of the fastest row if each byte takes ``factor`` times as long."""
-    scenario = rewired(rows[0].scenario, beta=factor)
+    scenario = rows[0].scenario.rewired(beta=factor)
     return min(seconds_of(scenario, *case_of(each)) for each in rows)
 
 

@@ -28,8 +28,8 @@ from dear_mpi.bench.timing import Context, Interleaved
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import crowd_of
+from dear_mpi.contrib.analysis.layouts import aligned
 from dear_mpi.contrib.analysis.ready import same_case
-from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup

@@ -15,8 +15,7 @@ from rich.console import Console
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import Run
-from dear_mpi.contrib.look import CHOSEN, Point, point_of, points_of
+from dear_mpi.bench.saved import CHOSEN, Point, Run, point_of, points_of
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural

@@ -1,9 +1,9 @@
 import typer
 
+from dear_mpi.bench.saved import read_runs
 from dear_mpi.cli.flags import Flags, argument, check_files, flag, shared, try_files, written_by
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.analysis.diff import compare_runs, show_diff
-from dear_mpi.contrib.look import read_runs
 from dear_mpi.reporting.declared import listed
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import console

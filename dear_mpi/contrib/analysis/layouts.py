@@ -208,3 +208,14 @@ def markdown_lines(report: Report) -> Iterator[str]:
 NCCL = Format(nccl_lines, names_missing=True, suited=suited_to_nccl)
 OSU = Format(osu_lines)
 CSV, MARKDOWN = Format(csv_lines), Format(markdown_lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """
+    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
+    ['        us', 'ring  12.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *texts])

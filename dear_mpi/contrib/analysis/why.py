@@ -23,7 +23,7 @@ from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.agree import said_by_rank_0
-from dear_mpi.contrib.look import aligned
+from dear_mpi.contrib.analysis.layouts import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.world import World

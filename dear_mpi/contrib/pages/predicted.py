@@ -15,7 +15,7 @@ from typing import Any
 
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.hosts import format_rate
-from dear_mpi.contrib.look import MOST_RUNS, rewired
+from dear_mpi.contrib.look import MOST_RUNS
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note
 from dear_mpi.simulate.sweep import FUSIONS, Simulated
@@ -70,7 +70,7 @@ class Grid:
 
     def at(self, each: Simulated, bandwidth: int, latency: int, fusion: int = 0) -> Simulated:
         """Return a row at a position. Raises ValueError if it is impossible there."""
-        scenario = rewired(each.scenario, beta=1 / BANDWIDTHS[bandwidth], alpha=LATENCIES[latency])
+        scenario = each.scenario.rewired(beta=1 / BANDWIDTHS[bandwidth], alpha=LATENCIES[latency])
         name, policy = each.row["schedule"], self.fusions[fusion] if self.fusions else each.row["fusion"]
         kind = each.scenario.settings.kinds[name]
         scenario.check(name, kind, policy)

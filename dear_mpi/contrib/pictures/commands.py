@@ -1,8 +1,9 @@
 from pathlib import Path
 
+from dear_mpi.bench.saved import read_runs
 from dear_mpi.cli.flags import Flags, argument, check_files, flag, shared, timeline_writer, try_files, written_by
 from dear_mpi.cli.run import with_flags
-from dear_mpi.contrib.look import read_runs, read_timeline
+from dear_mpi.contrib.look import read_timeline
 from dear_mpi.contrib.pictures import ENDINGS, PLOT_HELP
 from dear_mpi.contrib.pictures.measured import write_runs
 from dear_mpi.reporting.files import check_ending

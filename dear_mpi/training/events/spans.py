@@ -20,7 +20,7 @@ from dear_mpi.ranks.clock import Aligned
 from dear_mpi.training.events import EXCHANGE, Log, Record
 
 T = TypeVar("T", "Span", "Iteration")
-COMPUTE, WIRE = LANES = ("compute", "wire")  # main thread, engine
+COMPUTE, WIRE = "compute", "wire"  # main thread, engine
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")

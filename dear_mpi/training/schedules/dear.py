@@ -15,9 +15,10 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; pr
 from collections.abc import Sequence
 
 from dear_mpi.training.buckets.layout import Bucket
-from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Sequenced
+from dear_mpi.training.fabric.fabric import Fabric, Key, Sequenced
 from dear_mpi.training.schedules.schedule import (
     CollectiveSeconds,
+    Late,
     Nominal,
     Schedule,
     chains_of,
@@ -34,27 +35,6 @@ class BackPipe(Schedule):
     def after_backward(self, call: int) -> None:
         for bucket in self.fabric.buckets.completed_by(call):
             self.fabric.start("reduce_scatter", bucket)
-
-
-class Late(Schedule):
-    """Await collectives right before a layer needs them, then update it."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        super().__init__(fabric)
-        self.under_way: dict[Bucket, Handle] = {}
-
-    def before_forward(self, call: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(call):
-            self.finish(bucket)
-
-    def finish(self, bucket: Bucket) -> None:
-        if (handle := self.under_way.pop(bucket, None)) is not None:
-            self.fabric.wait(handle)
-            self.fabric.update(bucket)
-
-    def flush(self) -> None:
-        for bucket in self.fabric.buckets:
-            self.finish(bucket)
 
 
 class FeedPipe(Late):

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.training.buckets.layout import Bucket
-from dear_mpi.training.fabric.fabric import Fabric, Key, Sequenced, Turn
+from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Sequenced, Turn
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.routes.route import Route
 
@@ -121,6 +121,27 @@ class Schedule:
 
     def flush(self) -> None:
         """Finish pending work: on return all parameters are up to date."""
+
+
+class Late(Schedule):
+    """Await collectives right before a layer needs them, then update it."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.under_way: dict[Bucket, Handle] = {}
+
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
+            self.finish(bucket)
+
+    def finish(self, bucket: Bucket) -> None:
+        if (handle := self.under_way.pop(bucket, None)) is not None:
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
+
+    def flush(self) -> None:
+        for bucket in self.fabric.buckets:
+            self.finish(bucket)
 
 
 def yes_or_no(what: str, text: str) -> bool:

@@ -13,9 +13,9 @@ from typing import ClassVar
 from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric.fabric import Fabric, Handle, Key
-from dear_mpi.training.schedules.dear import Late
 from dear_mpi.training.schedules.schedule import (
     CollectiveSeconds,
+    Late,
     Nominal,
     Options,
     Schedule,

@@ -8,7 +8,6 @@ import pytest
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.contrib.look import rewired
 from dear_mpi.contrib.topologies.topology import ShapedNetwork, Topology, parse_topology
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Lockstep, Prices
@@ -230,7 +229,7 @@ def test_half_the_latency_and_twice_the_bandwidth_are_priced():
     (found,) = simulate(settings)
     for factors in ({"alpha": 0.5}, {"beta": 0.5}):
         link = {name: factors.get(name, 1.0) * value for name, value in (("alpha", 50e-6), ("beta", 1e-9))}
-        priced = rewired(found.scenario, **factors).prices.seconds("ring", "all_reduce", [MIB])
+        priced = found.scenario.rewired(**factors).prices.seconds("ring", "all_reduce", [MIB])
         assert priced == pytest.approx(prices_on("fattree:4x4,1", 16, **link).seconds("ring", "all_reduce", [MIB]))
 
 
