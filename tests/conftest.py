@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.doctest import DoctestModule
 from _pytest.terminal import TerminalReporter
 
 from tests.browser import browser, opened  # noqa: F401  # fixtures
@@ -129,6 +130,13 @@ def pytest_ignore_collect(collection_path):
     """What needs CuPy or the stand-in for it: where there is neither, it is left to `make test-standin`."""
     needs_cupy = collection_path in (TESTS / "gpu", TESTS / "standin")
     return True if needs_cupy and importlib.util.find_spec("cupy") is None else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Tests hold no examples. Looked through for them, a file that cannot be imported would count as skipped."""
+    found = yield
+    return [node for node in found if not isinstance(node, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items):

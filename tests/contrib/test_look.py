@@ -5,7 +5,7 @@ from dear_mpi.contrib.look import read_timeline, spans_of, steps_in
 from dear_mpi.see.timeline import write_saved
 from dear_mpi.training.events.spans import merged, starts_of
 from tests.timelines import run_of, timeline_of
-from tests.training.test_merged import recording
+from tests.training.test_fusion import recording
 
 
 def test_a_timeline_is_read_as_it_was_written(tmp_path):
