@@ -71,7 +71,7 @@ class Candidate:
         return self.maker == LIBRARY
 
 
-OTHERS = WithExtras(
+CANDIDATES = WithExtras(
     {
         "host copies": Candidate(host_copies, "others"),
         "staged": Candidate(staged),
@@ -80,7 +80,7 @@ OTHERS = WithExtras(
     },
     "candidates",
 )
-CANDIDATES = {
+LIBRARY_CALLS = {
     f"{LIBRARY}{suffix}": Candidate(partial(native, form=form), LIBRARY, segments=False)
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
@@ -89,7 +89,7 @@ CANDIDATES = {
 def candidate(name: str) -> Candidate:
     has_rules = name.partition(":")[0] == "auto"  # rules contain segments
     plan = Candidate(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
-    return CANDIDATES.get(name) or OTHERS.get(name, plan)
+    return LIBRARY_CALLS.get(name) or CANDIDATES.get(name, plan)
 
 
 def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.backends import DEFAULTS, OTHERS, calls_of, candidate
+from dear_mpi.bench.backends import CANDIDATES, DEFAULTS, calls_of, candidate
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.data import check_exact
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
@@ -155,4 +155,4 @@ class Suite(Conditions):
                 complaints.append(str(error))
             else:
                 return
-        raise ValueError(f"{complaints[0]}; also native-best, {', '.join(OTHERS)}")
+        raise ValueError(f"{complaints[0]}; also native-best, {', '.join(CANDIDATES)}")

@@ -20,7 +20,8 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from dear_mpi.training.schedules.dear import DearEager
-from dear_mpi.training.schedules.schedule import Chain, Nominal, list_scheduled
+from dear_mpi.training.schedules.lookahead import Chain, list_scheduled
+from dear_mpi.training.schedules.schedule import Nominal
 from tests.training_checks import settings
 
 FORESEEING = [name for name, kind in SCHEDULES.items() if kind.foresees and kind.take is Schedule.take]  # an order

@@ -20,7 +20,7 @@ from dear_mpi.training.routes import Route, Unpack, Update, all_gather
 from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.dear import DearEager
-from dear_mpi.training.schedules.schedule import turns_of
+from dear_mpi.training.schedules.lookahead import turns_of
 from tests.rooms import ROOT
 
 SETTINGS = int(os.environ.get("SETTINGS", "20"))

@@ -16,15 +16,8 @@ from collections.abc import Sequence
 
 from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric.fabric import Fabric, Key, Sequenced
-from dear_mpi.training.schedules.schedule import (
-    CollectiveSeconds,
-    Late,
-    Nominal,
-    Schedule,
-    chains_of,
-    list_scheduled,
-    turns_of,
-)
+from dear_mpi.training.schedules.lookahead import chains_of, list_scheduled, turns_of
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Nominal, Schedule
 
 
 class BackPipe(Schedule):

@@ -13,15 +13,8 @@ from typing import ClassVar
 from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.buckets.layout import Bucket
 from dear_mpi.training.fabric.fabric import Fabric, Handle, Key
-from dear_mpi.training.schedules.schedule import (
-    CollectiveSeconds,
-    Late,
-    Nominal,
-    Options,
-    Schedule,
-    chains_of,
-    list_scheduled,
-)
+from dear_mpi.training.schedules.lookahead import chains_of, list_scheduled
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Nominal, Options, Schedule
 
 
 class Sequential(Schedule):
