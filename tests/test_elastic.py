@@ -1,6 +1,6 @@
 """``train --elastic``: jobs outlive ranks that are killed or raise, as threads and under mpirun.
 
-`make faults` starts 61 jobs under mpirun, in which processes die.
+`make faults` starts 63 jobs under mpirun, in which processes die.
 """
 
 import json
@@ -30,7 +30,8 @@ needs_ulfm = pytest.mark.skipif(not (OPEN_MPI and EVERY), reason="make faults, w
 
 
 def words(choices):
-    return [word for name, value in choices.items() for word in (f"--{name}", str(value))]
+    pairs = [[f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in choices.items()]
+    return [word for pair in pairs for word in pair]
 
 
 def job(start, choices, deaths, file, environment=os.environ):
@@ -119,6 +120,18 @@ def test_processes_that_die(seed, tmp_path):
         assert found[1].count(f"error: ranks {one}, {other} {LOST}") == 1, found[1]
     else:
         check(found, deaths, ranks, tmp_path, **choices)
+
+
+@needs_ulfm
+@pytest.mark.parametrize("deaths", [{0: 9}, {1: 9, 3: 9}], ids=str)
+def test_stopped_processes_end_after_a_stall(deaths, tmp_path):
+    plan, choices = {rank: (number, "stop:0.001") for rank, number in deaths.items()}, {"invariant": 8, **SHARDED}
+    start, environment = mpirun(4)
+    flags = {"stall-after": "3s", "stall-abort": True}
+    found = job(start, choices | flags, plan, tmp_path / "run.json", environment)
+    for rank in deaths:
+        assert re.search(rf"stall: rank \d ends rank {rank} \(process \d+\), which is stopped", found[1]), found[1]
+    check(found, deaths, 4, tmp_path, **choices)
 
 
 @needs_ulfm
