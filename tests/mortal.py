@@ -1,6 +1,6 @@
 """A model whose ranks die as the variable DEATHS plans it: RANK:PASS:KIND:DELAY,...
 
-The rank dies in its layer's backward pass of this number, or so many seconds later (kill).
+The rank dies in its layer's backward pass of this number, or so many seconds later (kill, stop).
 """
 
 import itertools
@@ -33,8 +33,9 @@ class Mortal(Dense):
     def backward(self, dy):
         self.passes += 1
         kind, delay_s = self.plans.get(self.passes, ("", 0.0))
-        if kind == "kill":
-            signal.signal(signal.SIGALRM, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+        if kind in ("kill", "stop"):
+            how = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind]
+            signal.signal(signal.SIGALRM, lambda *given: os.kill(os.getpid(), how))
             signal.setitimer(signal.ITIMER_REAL, delay_s + 1e-6)
         elif kind == "raise":
             raise Death("as planned")

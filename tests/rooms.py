@@ -47,7 +47,7 @@ LAYERS = list(ROOMS)
 # entry is for those of its modules that have no entry.
 TRAINING = (
     *("learning_rate", "routes", "buckets", "events", "fusion", "fabric", "schedules", "trainer", "virtual_trainer"),
-    *("options", "choice", "layer_call", "group", "events/profile", "events/profiler", "fusion/tuning"),
+    *("options", "choice", "layer_call", "kept", "group", "events/profile", "events/profiler", "fusion/tuning"),
     *("fusion/decisions", "checkpoint", "attendance", "elastic", "session", "events/recorder", "runs"),
 )
 

@@ -1,6 +1,6 @@
 """``train --elastic``: jobs outlive ranks that are killed or raise, as threads and under mpirun.
 
-`make faults` starts 41 jobs under mpirun, in which processes die.
+`make faults` starts 63 jobs under mpirun, in which processes die.
 """
 
 import json
@@ -30,7 +30,8 @@ needs_ulfm = pytest.mark.skipif(not (OPEN_MPI and EVERY), reason="make faults, w
 
 
 def words(choices):
-    return [word for name, value in choices.items() for word in (f"--{name}", str(value))]
+    pairs = [[f"--{name}"] if value is True else [f"--{name}", str(value)] for name, value in choices.items()]
+    return [word for pair in pairs for word in pair]
 
 
 def job(start, choices, deaths, file, environment=os.environ):
@@ -78,8 +79,14 @@ def check(found, deaths, ranks, tmp_path, **choices):
         assert report["params_sha256"] == replayed(members, tmp_path / "replay.npz", **choices)
 
 
-@pytest.mark.parametrize("choices", [{"invariant": 8}, {"schedule": "wfbp", "clip": 0.5}], ids=str)
-@pytest.mark.parametrize("deaths", [{0: 20}, {1: 9, 3: 15}, {2: 5, 3: 5}], ids=str)
+LOST = "died at once, and both copies of a shard of the optimizer state with them"
+SHARDED = {"update": "sharded", "optimizer": "adamw"}
+
+
+@pytest.mark.parametrize(
+    "choices", [{"invariant": 8}, {"schedule": "wfbp", "clip": 0.5}, {"invariant": 8, **SHARDED}], ids=str
+)
+@pytest.mark.parametrize("deaths", [{0: 20}, {1: 9, 3: 15}, {1: 5, 3: 5}], ids=str)
 def test_threads_that_raise(choices, deaths, tmp_path):
     plan = {rank: (number, "raise:0") for rank, number in deaths.items()}
     found = job([sys.executable], choices | {"threads": 4}, plan, tmp_path / "run.json")
@@ -96,15 +103,35 @@ def planned(seed):
     numbers = [first, first if rng.random() < 0.5 else rng.randint(2, most)]
     kinds = [rng.choice(("kill", "kill", "raise")) for _ in dead]
     how = [f"{kind}:{rng.random() * 0.01:.4f}" for kind in kinds]
+    choices = choices | SHARDED if seed >= 40 else choices
     return ranks, tcp, choices, dict(zip(dead, zip(numbers, how, strict=False), strict=False))
 
 
 @needs_ulfm
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_processes_that_die(seed, tmp_path):
+    """If two neighbours die at once, sharded updates end with an error."""
     ranks, flags, choices, deaths = planned(seed)
     start, environment = mpirun(ranks, *flags)
-    check(job(start, choices, deaths, tmp_path / "run.json", environment), deaths, ranks, tmp_path, **choices)
+    found = job(start, choices, deaths, tmp_path / "run.json", environment)
+    one, other = min(deaths), max(deaths)
+    if "update" in choices and other - one in (1, ranks - 1) and LOST in found[1]:
+        assert found[0] == 2
+        assert found[1].count(f"error: ranks {one}, {other} {LOST}") == 1, found[1]
+    else:
+        check(found, deaths, ranks, tmp_path, **choices)
+
+
+@needs_ulfm
+@pytest.mark.parametrize("deaths", [{0: 9}, {1: 9, 3: 9}], ids=str)
+def test_stopped_processes_end_after_a_stall(deaths, tmp_path):
+    plan, choices = {rank: (number, "stop:0.001") for rank, number in deaths.items()}, {"invariant": 8, **SHARDED}
+    start, environment = mpirun(4)
+    flags = {"stall-after": "3s", "stall-abort": True}
+    found = job(start, choices | flags, plan, tmp_path / "run.json", environment)
+    for rank in deaths:
+        assert re.search(rf"stall: rank \d ends rank {rank} \(process \d+\), which is stopped", found[1]), found[1]
+    check(found, deaths, 4, tmp_path, **choices)
 
 
 @needs_ulfm
@@ -130,7 +157,6 @@ def test_an_mpi_that_ends_with_a_rank_is_refused(mpi, tmp_path):
 
 @pytest.mark.parametrize(("choices", "what"), [
     ({"wire": "int8"}, "error: --elastic must be left out: "),
-    ({"update": "sharded"}, "error: --elastic must be left out: a dead rank's shard of the optimizer state is lost"),
     ({"link": "1gbit,50us"}, "error: --link must be left out with elastic"),
     ({"timeline": "x.json"}, "error: --timeline does not apply with --elastic"),
 ], ids=str)  # fmt: skip

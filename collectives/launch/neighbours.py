@@ -69,9 +69,8 @@ class Monitor:
         A child ends the rest 3 s later: MPICH's launcher sometimes waits for a rank that computes.
         """
         self.post(waits=FAREWELL)
-        for other in self.neighbours():
-            if other.stopped:  # it would miss the abort
-                other.kill()
+        for other in self.stopped():  # they would miss the abort
+            other.kill()
         if self.size > 1:
             in_a_child(self.end_the_others, 3)  # the launcher waits for standard streams, not other files
 
@@ -84,6 +83,9 @@ class Monitor:
             time.sleep(NAP_S)
         for other in self.neighbours():
             other.kill()
+
+    def stopped(self) -> list[Neighbour]:
+        return [other for other in self.neighbours() if other.stopped]
 
     def blame(self) -> str:
         return blame(self.neighbours(), self.size, one_host=self.one_host)

@@ -13,7 +13,13 @@ class CollectiveError(RuntimeError):
 
 
 class AgreedError(CollectiveError):
-    """Raised on all ranks, so each can stop in order. Any other error ends the job."""
+    """Raised on all ranks, so each can stop in order. Any other error ends the job.
+
+    Attributes:
+        reporter: set if ranks may have died: this rank counted among the survivors. Rank 0 reports.
+    """
+
+    reporter: int
 
 
 class ArgumentError(AgreedError, ValueError):

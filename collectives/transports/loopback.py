@@ -237,6 +237,9 @@ class LoopbackMonitor:
     def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
         self.hub.neighbours[self.rank] = Neighbour(self.rank, progress=progress, waits=waits)
 
+    def stopped(self) -> list[Neighbour]:
+        return []  # threads cannot be
+
     def blame(self) -> str:
         return blame(self.hub.neighbours, self.hub.size)
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
+from dear_mpi.collectives.transports.elastic import present
 from dear_mpi.collectives.transports.transport import Transport
 
 CHECKS = 8  # before a report
@@ -34,6 +35,7 @@ class Watchdog:
         doomed: Callable[[float], str] = lambda waited_s: "",
     ) -> None:
         self.transport, self.waits, self.after_s = transport, transport.waits, after_s
+        self.rank = transport.rank  # also after a death
         self.abort, self.doomed = abort, doomed
         self.nap_s = min(1.0, after_s / CHECKS)
         self.over = threading.Event()
@@ -71,18 +73,26 @@ class Watchdog:
             self.end(f"waits for {what}, {why}")
 
     def say(self, text: str) -> None:
-        print(f"stall: rank {self.transport.rank} {text}", file=sys.stderr, flush=True)
+        print(f"stall: rank {self.rank} {text}", file=sys.stderr, flush=True)
 
     def end(self, why: str) -> None:
-        """End the job, or this process if MPI does not return."""
-        if self.over.wait(GRACE_S):
+        """End the job, or only stopped ranks if others outlive them; or this process if MPI does not return."""
+        survives, wait = present(self.transport) is not None, (self.waits.now, self.waits.number)
+        stopped = self.waits.monitor.stopped() if survives else []
+        if self.over.wait(GRACE_S) or (survives and wait != (self.waits.now, self.waits.number)):
+            return
+        for each in stopped:
+            self.say(f"ends {each}, which is stopped")
+            each.kill()
+        if stopped:
+            self.waited_s = 0.0  # for the next report, if that does not help
             return
         timer = threading.Timer(ABORT_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
         if launch_of(os.environ).size > 1:
             end_launcher()
-        self.transport.abort(f"rank {self.transport.rank} {why}")
+        self.transport.abort(f"rank {self.rank} {why}")
         timer.cancel()
 
     def __enter__(self) -> "Watchdog":

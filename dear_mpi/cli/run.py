@@ -52,7 +52,8 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         agreed = agreed_on(error) if told else error
         said = re.sub(f"^(input|job|{command}): ", "", str(agreed))
         said = re.sub(NAMED, lambda found: f"{found[1]}{flags.get(found[2], found[2])}", said)
-        complain(said, launched_rank() if mpi else launch_of(os.environ).rank)
+        rank = launched_rank() if mpi else launch_of(os.environ).rank
+        complain(said, getattr(error, "reporter", rank))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         launch = launch_of(os.environ)

@@ -117,7 +117,9 @@ def run_world(
                 from dear_mpi.collectives.transports.emulated import EmulatedTransport  # few jobs emulate
 
                 return function(World(EmulatedTransport(transport, link), link, tuple(transport.hosts)))
-        except AgreedError:
+        except AgreedError as error:
+            if elastic and threads is None:
+                error.reporter = transport.rank
             raise  # no MPI to wait in
         except BaseException as error:
             survivors = present(transport)

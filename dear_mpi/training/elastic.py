@@ -1,7 +1,8 @@
 """Train on when ranks die: ``Session(elastic=True)``.
 
-Before a bucket's update each rank copies its values and optimiser state. A bucket is updated only after all ranks have
-sent its gradients, so after all ranks have the state before. Thus survivors always have a state in common:
+Before a bucket's update each rank copies its values and optimiser state (``kept.py``). A bucket is updated only after
+all ranks have sent its gradients, so after all ranks have the state before. Thus survivors always have a state in
+common:
 
     rank 0    state 7 of all buckets, and the copies of state 6
     rank 1    state 7 of bucket 0, its copy of state 6, and state 6 of bucket 1      both continue from state 6
@@ -12,9 +13,10 @@ They agree on it by a bit mask, make a new group of the survivors, and the calle
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -24,8 +26,12 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, RanksLost, lost_in, name_ranks
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.elastic import BITS, Elastic, present
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter, is_exchanging
 from dear_mpi.ranks.world import World
+from dear_mpi.training.buckets.arena import Arena
+from dear_mpi.training.checkpoint import broadcast
 from dear_mpi.training.fabric.live import Engine
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
@@ -61,9 +67,8 @@ def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
     for wrong, what in (
         (options.device != "cpu", f"MPI that outlives ranks was not tried on device {options.device!r}"),
         (len(group.schedules) > 1, "one session trains with one schedule"),
-        (route.update.shard, f"a dead rank's shard of the optimizer state is lost on the route {route.name!r}"),
         (
-            route.period > 1 or route.delay or group.proof.state != "equal" or kept,
+            route.period > 1 or route.delay or group.proof.state == "own" or kept,
             f"ranks differ in what they keep on the route {route.name!r}",
         ),
         (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),
@@ -115,12 +120,14 @@ class Survival:
         group = session.group
         states = set[int]() if self.loading else kept_states(group, self.done)
         target = self.common(states)
-        go_back(group, target)
+        for kept in group.kept:
+            if kept.bound.own_updates > target:
+                kept.undo()
         with suppress(CollectiveError):
             group.plans.close()  # except those that were broken off: messages may still use their memory
         while True:
             try:
-                self.rebuild(group, target)
+                self.rebuild(group, target, before)
                 break
             except Exception as error:
                 if lost_in(error) is None:
@@ -147,18 +154,19 @@ class Survival:
             raise AgreedError("a rank died while a state was loaded, so survivors have no common state: start again")
         return max(found)
 
-    def rebuild(self, old: WorkerGroup, target: int) -> None:
-        """Make a new group for the old one's state; ranks compare options and parameters. Collective."""
+    def rebuild(self, old: WorkerGroup, target: int, before: Sequence[int]) -> None:
+        """Make a new group for the state of the old one's members; ranks compare options and parameters. Collective."""
         session = self.session
+        states = old.arena.state
+        if any(kept.states for kept in old.kept):
+            states = gathered(old, target, holders(before, self.transport.members), session.world.transport)
         session.group.leave()
         own_memory(session.parameters)
         agree(session.world.transport, session.name, lambda: session.build(session.execution))
         session.engine = Engine(session.group.streams)
         session.open(session.engine)
         new = session.group
-        for array, kept in zip(new.arena.state, old.arena.state, strict=True):
-            for tensor in range(len(new.layout.shapes)):
-                new.arena.view(array, tensor)[...] = old.arena.view(kept, tensor)
+        new.arena.take_state([moved(state, old.arena, new.arena) for state in states])
         new.restored(target + old.fabric.skipped, target, None)
 
     def outlive(self, call: Callable[[], T], again: Callable[[RanksLost], object]) -> T:
@@ -181,14 +189,51 @@ def kept_states(group: WorkerGroup, done: int) -> set[int]:
     fabric = group.fabric
     updates = {bound.own_updates for bound in fabric.bound.values()} or {fabric.oldest}
     low = min(updates)
-    found = {low, low - 1} if len(updates) == 1 and low > fabric.oldest else {low}
+    found = {low}
+    if len(updates) == 1 and low > fabric.oldest:
+        complete = all(bound.updates == low for bound in fabric.bound.values())  # with the shards of others
+        found = {low, low - 1} if complete else {low - 1}
     return {each for each in found if each <= done - fabric.skipped}
 
 
-def go_back(group: WorkerGroup, target: int) -> None:
-    for bound in group.fabric.bound.values():
-        if bound.own_updates > target:
-            bound.undo()
+def holders(before: Sequence[int], members: Sequence[int]) -> list[int]:
+    """Return the rank that keeps the shard of each earlier rank: itself, or the next one.
+
+    >>> holders([0, 1, 4, 5], [0, 1, 5]), holders([0, 1, 2, 3], [1, 3])
+    ([0, 1, 2, 2], [0, 0, 1, 1])
+    """
+    found = list[int]()
+    for rank, member in enumerate(before):
+        keepers = member, before[(rank + 1) % len(before)]
+        if not (alive := [each for each in keepers if each in members]):
+            what = f"{name_ranks(sorted(keepers))} died at once, and both copies of a shard of the optimizer state"
+            raise AgreedError(f"{what} with them: go on from the last checkpoint (--resume), or start again")
+        found.append(members.index(alive[0]))
+    return found
+
+
+def gathered(old: WorkerGroup, target: int, keepers: Sequence[int], transport: Transport) -> list[Array]:
+    """Return the whole optimiser state, from the keeper of each shard. Collective."""
+    arena = old.arena
+    found = [np.zeros(arena.values.shape, state.dtype) for state in arena.state]
+    for rank, keeper in enumerate(keepers):
+        places = [state[arena.shards.shard(kept.bound.bucket, rank)] for kept in old.kept for state in found]
+        packed = np.zeros(sum(place.nbytes for place in places), np.uint8)
+        if keeper == transport.rank:
+            np.concatenate([kept.states[target % 2].parts[rank] for kept in old.kept], out=packed)
+        broadcast(packed, transport, keeper)
+        ends = [*accumulate(place.nbytes for place in places)]
+        for place, end in zip(places, ends, strict=True):
+            place.view("u1")[...] = packed[end - place.nbytes : end]
+    return found
+
+
+def moved(array: Array, old: Arena, new: Arena) -> Array:
+    """Copy an array as long as the old flat buffer, tensor by tensor, to one as long as the new buffer."""
+    found = np.zeros(new.values.shape, array.dtype)
+    for tensor in range(len(new.layout.shapes)):
+        new.view(found, tensor)[...] = old.view(array, tensor)
+    return found
 
 
 def own_memory(parameters: Collection[Parameter]) -> None:

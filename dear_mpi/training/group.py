@@ -141,9 +141,11 @@ class WorkerGroup:
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
-        for bound in self.fabric.bound.values() if options.elastic else ():
-            bound.keep()
         self.plans.callback(self.fabric.free)
+        if options.elastic:
+            from dear_mpi.training.kept import Kept  # few sessions are elastic
+
+            self.kept = [Kept(bound, world.transport, self.plans) for bound in self.fabric.bound.values()]
         self.loss_scale: LossScale | None = None
         if options.judged:
             from dear_mpi.training.fabric.statistic import LossScale  # few sessions look at all gradients

@@ -22,7 +22,7 @@ LIMIT_S = 60  # for what takes a fraction of a second
 def said(monkeypatch):
     """What the watchdogs said, as (rank, text)."""
     texts = []
-    monkeypatch.setattr(Watchdog, "say", lambda dog, text: texts.append((dog.transport.rank, text)))
+    monkeypatch.setattr(Watchdog, "say", lambda dog, text: texts.append((dog.rank, text)))
     monkeypatch.setattr(watchdog, "GRACE_S", 0.01)
     return texts
 
@@ -112,6 +112,27 @@ def test_a_dead_link_is_named_and_the_job_ended(said, monkeypatch):
         run_loopback(3, body)
     assert any("all wait, rank 1 at the earliest point: for step 0, message" in text for _, text in said)
     assert any("receiving from rank 0 in all_reduce" in text for _, text in said)
+
+
+def test_a_stopped_rank_is_ended_and_outlived(said):
+    released = threading.Event()
+
+    class Stopped:
+        kill = staticmethod(released.set)
+
+    def body(transport):
+        if transport.rank == 2:
+            released.wait(LIMIT_S)
+            raise ArithmeticError
+        transport.waits.monitor.stopped = lambda: [Stopped()]
+        with Watchdog(transport, 0.2, abort=True):
+            with pytest.raises(TransportError):
+                transport.barrier()
+            transport.repair()
+            return transport.gather_values(transport.members)
+
+    assert run_loopback(3, body, elastic=True) == [[(0, 1), (0, 1)]] * 2
+    assert any("which is stopped" in text for _, text in said)
 
 
 def test_the_rank_that_is_behind_is_blamed_where_all_wait():

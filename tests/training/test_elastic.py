@@ -10,12 +10,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import ArgumentError, RanksLost
+from dear_mpi.collectives.program.errors import AgreedError, ArgumentError, RanksLost
 from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.optimizers import SGD, AdamW
+from dear_mpi.kernels.optimizers import SGD, AdamW, Muon
 from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.training import Session
+from dear_mpi.training.buckets.bound import BoundBucket
+from dear_mpi.training.kept import Kept
 from tests.collectives.test_elastic import Death, Doomed
 from tests.training.route_checks import layers
 from tests.training_checks import EVERY, Mixes
@@ -23,6 +25,8 @@ from tests.training_checks import EVERY, Mixes
 BATCH, ITERATIONS = 24, 6
 SEEDS = 300 if EVERY else 30
 SCHEDULES = ("sequential", "wfbp", "dear", "dear-eager", "mg-wfbp")
+SHARDED = ("wfbp", "dear", "dear-eager", "zero", "fsdp")
+LOST = "died at once, and both copies of a shard"
 USUAL = {"optimizer": AdamW(0.01), "fusion": "cut:128B"}
 
 
@@ -119,6 +123,90 @@ def test_planned_deaths(group, invariant, tmp_path):
     assert disturbed >= SEEDS // 3 // 2
 
 
+@pytest.mark.parametrize("invariant", [8, None])
+@pytest.mark.parametrize("group", range(3))
+def test_planned_deaths_with_sharded_updates(group, invariant, tmp_path):
+    """A shard is lost only with two neighbours: then all survivors report it."""
+    disturbed = 0
+    for seed in range(SEEDS)[group::3]:
+        rng = random.Random(seed)
+        ranks, schedule, file = rng.randint(3, 5), rng.choice(SHARDED), rng.choice((None, None, tmp_path / "run.npz"))
+        choices = {"schedule": schedule, "update": "sharded", "invariant": invariant}
+        choices |= rng.choice(({}, {"clip": 0.1}, {"optimizer": SGD(0.1, momentum=0.9)}, {"optimizer": Muon(0.01)}))
+        plain, calls = counted(ranks, file, choices)
+        deaths = planned(rng, ranks, calls)
+        try:
+            found = survivors(ranks, deaths, file, choices)
+        except RanksLost as error:
+            if error.iteration is not None:
+                raise
+            continue
+        except AgreedError as error:
+            if LOST not in str(error) or np.diff(sorted(deaths)) not in (1, ranks - 1):
+                raise
+            continue
+        assert found == found[:1] * len(found), seed
+        digest, log = found[0]
+        disturbed += len(log) > 1
+        assert digest == (plain if invariant else replayed(log, **choices)), (seed, log)
+    assert disturbed >= SEEDS // 3 // 3
+
+
+PHASES = {
+    "before the update": (BoundBucket, "update_own", 3, False),
+    "before the copy": (Kept, "share", 4, False),
+    "before the gather": (BoundBucket, "update_own", 4, True),
+    "after the gather": (BoundBucket, "updated", 4, False),
+}
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), AdamW(0.01)], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("schedule", ["wfbp", "dear", "dear-eager"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_deaths_around_a_shards_update(phase, schedule, optimizer, monkeypatch):
+    """The others have its state, or the one before it; of 5 ranks two die that are no neighbours."""
+    ranks = {"wfbp": 3, "dear": 4, "dear-eager": 5}[schedule]
+    place, name, number, late = PHASES[phase]
+    plain, dead = getattr(place, name), {1} if ranks < 5 else {1, 4}
+
+    def fails(self, *given):
+        bound = getattr(self, "bound", self)
+        for after in (False, True):
+            if after:
+                plain(self, *given)
+            due = bound.ranks == ranks and bound.rank in dead and bound.bucket.index == 1
+            if after == late and due and bound.own_updates == number:
+                raise Death("as planned")
+
+    monkeypatch.setattr(place, name, fails)
+    choices = {"update": "sharded", "schedule": schedule, "optimizer": optimizer}
+    found = survivors(ranks, {}, None, choices | {"invariant": 8})
+    digest, log = found[0]
+    assert found == found[:1] * len(found)
+    assert ranks - len(dead) <= len(found) < ranks
+    assert log[1][0] in ((3, 4) if phase == "after the gather" else (3,))
+    assert digest == replayed([(0, (0,))], optimizer=optimizer, invariant=8)
+
+
+@pytest.mark.parametrize(("second", "left"), [(3, (0, 2)), (2, None), (0, None)])
+def test_a_neighbours_death_in_the_repair_of_shards(second, left):
+    """A shard and its copy are lost, so all survivors report it; others are recovered."""
+
+    def begin(transport):
+        if transport.rank == 1:
+            transport.below = Doomed(transport.below, [600])
+        if transport.rank == second:
+            transport.below = Doomed(transport.below, [1], ("shrink",))
+        return run(transport, update="sharded", invariant=8)
+
+    if left is None:
+        with pytest.raises(AgreedError, match=f"ranks {min(second, 1)}, {max(second, 1)} {LOST}"):
+            run_loopback(4, begin, elastic=True)
+    else:
+        digest, log = run_loopback(4, begin, elastic=True)[0]
+        assert (digest, log[-1][1]) == (undisturbed(8), left)
+
+
 def survivors(ranks, deaths, file, choices):
     return run_loopback(ranks, lambda each: run(doomed(each, deaths), file, **choices), elastic=True)
 
@@ -163,8 +251,6 @@ def test_a_second_death_in_the_repair(call, number):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bucket", [0, 2])
 def test_a_death_in_the_optimizer(schedule, bucket, monkeypatch):
-    from dear_mpi.training.buckets.bound import BoundBucket
-
     plain = BoundBucket.update_own
 
     def fails(self, factor):
@@ -229,7 +315,6 @@ def test_a_loaded_state_is_a_beginning(monkeypatch):
 
 
 @pytest.mark.parametrize(("choices", "what"), [
-    ({"update": "sharded"}, "a dead rank's shard"),
     ({"schedule": "local:2"}, "ranks differ in what they keep"),
     ({"schedule": "diloco:2"}, "ranks differ in what they keep"),
     ({"weights": (1, 2)}, "weights are of ranks that may die"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.calls import Call, UpdateCall, copier, updater
+from dear_mpi.kernels.calls import Call, UpdateCall, updater
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.buckets.layout import Bucket
@@ -52,7 +52,8 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         buffers = arena.wire[own], self.own, *self.state
-        self.keeping: list[Call] = []  # copies before an update, see ``keep``
+        self.before: list[Call] = []  # calls around each update, see ``kept.py``
+        self.after: list[Call] = []
         if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
             self.updaters = arena.optimizer.bind(self)
             return
@@ -135,30 +136,18 @@ class BoundBucket:
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
+        for call in self.after:
+            call()
 
     def apply(self, updaters: Sequence[UpdateCall], factor: float) -> None:
         optimizer = self.arena.optimizer_at(self.own_updates)
         for call in self.reading:
             call()
-        for call in self.keeping:
+        for call in self.before:
             call()
         self.own_updates += 1
         for update in updaters:
             update(optimizer, self.own_updates, factor)
-
-    def keep(self) -> None:
-        """Copy values and state before each update from now on, so that it can be undone."""
-        arrays = (self.own, *self.state)
-        copies = [array.copy() for array in arrays]
-        self.keeping = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
-        self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
-
-    def undo(self) -> None:
-        """Go back to before the last update."""
-        for call in self.undoing:
-            call()
-        self.own_updates -= 1
-        self.unpack()
 
     def updated(self) -> None:
         """Check gathered values for marks, and unpack them."""

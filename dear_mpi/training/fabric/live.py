@@ -107,6 +107,8 @@ class LiveFabric(Fabric):
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
+            for call in bound.after:
+                call()
         self.arena.begin_buffers()
 
     def prepare(self, names: Iterable[str]) -> None:
