@@ -74,6 +74,8 @@ class Run:
         )
         self.group = self.session.group
         self.stream, self.world = self.group.streams.compute, self.session.world
+        self.parts = self.session.options.invariant or self.world.size  # gradients that an average is over
+        self.used: set[TorchParameter] = set()  # by earlier micro-batches of this rank
         self.trainer: Trainer = self.group.trainers[self.session.last]
         self.trainer.running = len(self.calls)  # until a pass begins
         # One rank has nothing to send, and updates by the gradients where autograd left them.
@@ -172,9 +174,10 @@ class Run:
         if (last := len(self.calls) - 1) > self.trainer.running:
             self.enter(last)
         self.trainer.end_forward()
-        self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
-        if self.buffers is not None:
-            self.buffers.start()
+        if self.trainer.last_part:
+            self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
+            if self.buffers is not None:
+                self.buffers.start()
         for call in self.calls:
             call.missing = set(call.parameters)
         self.backward_marks.clear()
@@ -199,12 +202,18 @@ class Run:
                 self.hand_over()
 
     def hand_over(self) -> None:
-        """Copy the gradients of these layer calls to the flat buffer, and tell the trainer."""
+        """Copy the gradients of these layer calls to the flat buffer, and tell the trainer.
+
+        Those of a micro-batch, except the last, are taken from the user: the next ones must not be added to them.
+        """
         for parameter in (each for call, _ in self.backward_marks for each in call.parameters):
             if (grad := parameter.tensor.grad) is None:
                 parameter.gradient.zero_()
             else:
-                torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
+                torch.mul(grad.to_dense(), 1 / self.parts, out=parameter.gradient)
+                if not self.trainer.last_part:
+                    self.used.add(parameter)
+                    parameter.tensor.grad = None
         self.wrote()
 
     @on_stream
@@ -222,6 +231,15 @@ class Run:
         for call in reversed(self.calls):
             for parameter in list(call.missing):
                 self.complete(parameter)
+        if not self.trainer.last_part:
+            self.trainer.begin_pass()
+            self.next_border = 0
+            self.forward_marks.clear()
+            return
+        for parameter in self.used:
+            if parameter.tensor.grad is None:  # it has a gradient, though not in the last micro-batch
+                parameter.tensor.grad = torch.zeros_like(parameter.tensor)
+        self.used.clear()
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 
