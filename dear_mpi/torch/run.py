@@ -253,10 +253,12 @@ class Run:
                 if grad is not None:
                     grad.mul_(self.updates.factor)
             return
-        self.trainer.end_backward()
         self.updates.handing_over = True
-        self.trainer.flush()
-        self.updates.handing_over = False
+        try:
+            self.trainer.end_backward()  # some schedules update here
+            self.trainer.flush()
+        finally:
+            self.updates.handing_over = False
 
     @on_stream
     def end(self, tokens: float | None) -> None:
