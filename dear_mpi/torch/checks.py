@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dear_mpi.collectives.transports.elastic import present
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 USERS = (
     "device",
-    "elastic",
     "learning_rate",
     "loss_scale",
     "optimizer",
@@ -58,6 +58,8 @@ def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
         raise ValueError("optimizer has no parameter that is trained (requires_grad)")
     options = numbers | owner.options
     Options.of(options)
+    if owner.elastic and present(owner.world) is None:
+        raise ValueError("elastic needs ranks that may die: pass comm=world of run_world(f, elastic=True)")
     if owner.invariant:
         if numbers["accumulate"] != 1:
             raise ValueError("accumulate must be left out with invariant: it is this rank's number of micro-batches")

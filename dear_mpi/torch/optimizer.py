@@ -30,7 +30,7 @@ from torch.autograd import Variable
 from dear_mpi.collectives import broadcast, transport_of
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.ranks.world import started
+from dear_mpi.ranks.world import World, started
 from dear_mpi.torch.checks import check_eager, facts_of
 from dear_mpi.torch.run import Run
 from dear_mpi.torch.sums import Clip
@@ -53,11 +53,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: of ``torch.optim``, or any other with ``param_groups``, for parameters of ``model``.
         model: on all ranks the same; it starts from rank 0's parameters and buffers.
-        comm: an mpi4py communicator that nothing else uses, by default a copy of ``MPI.COMM_WORLD``.
+        comm: an mpi4py communicator or a ``World`` that nothing else uses; default: a copy of ``MPI.COMM_WORLD``.
         schedule: decides when gradients travel, see ``dear-mpi train --help``.
         accumulate: the number of backward passes before each step; fewer ones are sent by ``step()``, without overlap.
         invariant: the number of the job's micro-batches, a power of two; call ``backward()`` for each of
             ``micro_batches``. Parameters then have the same bits on any number of ranks.
+        elastic: survivors of a death continue: each method, pass and read may raise RanksLost. Parameters and the
+            optimiser's state are then those before step ``RanksLost.iteration``, counted from 0: repeat from there.
         clip: the largest norm of the average of all gradients, as in ``clip_grad_norm_``.
         broadcast_buffers: whether all ranks take rank 0's buffers, such as running means, after each forward pass.
         options: of ``dear_mpi.training.Session``: fusion, algorithm, wire, update, route, ...
@@ -78,14 +80,16 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         schedule: str = "dear",
         accumulate: int = 1,
         invariant: int | None = None,
+        elastic: bool = False,
         clip: float | None = None,
         broadcast_buffers: bool = True,
         **options: Any,
     ) -> None:
         self.optimizer, self.model = optimizer, model
-        self.world = transport_of(started().Dup() if comm is None else comm)
-        self.invariant, self.broadcast_buffers = invariant, broadcast_buffers
-        self.options: dict[str, Any] = {"schedule": schedule, "invariant": invariant, **options}
+        found = comm.transport if isinstance(comm, World) else comm
+        self.world = transport_of(started().Dup() if found is None else found)
+        self.elastic, self.invariant, self.broadcast_buffers = elastic, invariant, broadcast_buffers
+        self.options: dict[str, Any] = {"schedule": schedule, "invariant": invariant, "elastic": elastic, **options}
         agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
         self.accumulate = len(self.micro_batches) if invariant else accumulate
         self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
@@ -324,6 +328,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def note(self, parameter: Any) -> None:
         self.sent.append((parameter, parameter.grad, getattr(parameter.grad, "_version", 0)))
 
+    def begin_anew(self) -> None:
+        """Forget a broken iteration, because ranks have died (``elastic``)."""
+        for parameter in self.names:
+            parameter.grad = None
+        self.state_now, self.parts, self.task, self.in_backward = IDLE, 0, -1, False
+        self.sent.clear()
+        if self.invariant:
+            self.accumulate = len(self.micro_batches)
+
     def end_step(self) -> None:
         self.running().rest()
         self.state_now, self.parts = IDLE, 0
@@ -335,8 +348,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def close(self) -> None:
         """Complete all updates and give back the plans. Collective.
 
-        The module is then an ordinary one, and the user's optimiser has the whole state.
+        The module is then an ordinary one, and the user's optimiser has the whole state. With ``elastic`` it may raise
+        RanksLost: call it again after the repeated steps.
         """
+        if self.run is not None and self.elastic:
+            self.run.agree_to_end()
         atexit.unregister(self.at_exit)
         self.hooks.close()
         if self.run is not None:

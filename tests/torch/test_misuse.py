@@ -348,6 +348,8 @@ for name, message, misuse, options in [  # an expression each
     ("lossy_invariant", "wire must be left out with invariant, or be fp64, the type in which each rank adds up",
      lambda _, own, make: backward(make() and own),
      {"invariant": 2, "wire": "int8"}),
+    ("elastic", r"elastic needs ranks that may die: pass comm=world of run_world\(f, elastic=True\)",
+     lambda _, own, make: make(), {"elastic": True}),
     ("negative_clip", "clip must be a norm above zero, not -1", lambda _, own, make: make(), {"clip": -1}),
     ("copied", "a DistributedOptimizer can neither be copied nor saved: take its state_dict",
      lambda _, own, make: copy.deepcopy(make()), {}),

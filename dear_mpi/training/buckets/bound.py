@@ -152,6 +152,9 @@ class BoundBucket:
         copies = [array.copy() for array in arrays]
         self.keeping = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
         self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
+        for update in self.updaters if hasattr(self.arena.optimizer, "bind") else ():
+            self.keeping.append(update.keep)
+            self.undoing.append(update.undo)
 
     def undo(self) -> None:
         """Go back to before the last update."""
