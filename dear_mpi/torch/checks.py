@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dear_mpi.collectives.transports.elastic import present
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
+from dear_mpi.training.routes.invariant import Tree
 from dear_mpi.training.session import shortened
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 USERS = (
     "device",
-    "elastic",
-    "invariant",
     "learning_rate",
     "loss_scale",
     "optimizer",
@@ -58,6 +58,13 @@ def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
         raise ValueError("optimizer has no parameter that is trained (requires_grad)")
     options = numbers | owner.options
     Options.of(options)
+    if owner.elastic and present(owner.world) is None:
+        raise ValueError("elastic needs ranks that may die: pass comm=world of run_world(f, elastic=True)")
+    if owner.invariant:
+        if numbers["accumulate"] != 1:
+            raise ValueError("accumulate must be left out with invariant: it is this rank's number of micro-batches")
+        if objection := Tree(owner.invariant).objection(owner.world.size):
+            raise ValueError(objection)
     shapes = [f"{name} {each.dtype}{list(each.shape)}{' frozen' * (each not in owner.names)}" for name, each in tensors]
     numbered = [[names[each] for each in group] for group in groups]
     return {

@@ -30,13 +30,14 @@ from torch.autograd import Variable
 from dear_mpi.collectives import broadcast, transport_of
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.ranks.world import started
+from dear_mpi.ranks.world import World, started
 from dear_mpi.torch.checks import check_eager, facts_of
 from dear_mpi.torch.run import Run
 from dear_mpi.torch.sums import Clip
 from dear_mpi.torch.tensors import octets, plain
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import UserUpdates
+from dear_mpi.training.routes.invariant import shares
 from dear_mpi.training.session import REPORT_S
 
 IDLE, FORWARD, READY, AVERAGED = "idle", "forward", "ready", "averaged"
@@ -52,9 +53,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: of ``torch.optim``, or any other with ``param_groups``, for parameters of ``model``.
         model: on all ranks the same; it starts from rank 0's parameters and buffers.
-        comm: an mpi4py communicator that nothing else uses, by default a copy of ``MPI.COMM_WORLD``.
+        comm: an mpi4py communicator or a ``World`` that nothing else uses; default: a copy of ``MPI.COMM_WORLD``.
         schedule: decides when gradients travel, see ``dear-mpi train --help``.
         accumulate: the number of backward passes before each step; fewer ones are sent by ``step()``, without overlap.
+        invariant: the number of the job's micro-batches, a power of two; call ``backward()`` for each of
+            ``micro_batches``. Parameters then have the same bits on any number of ranks.
+        elastic: survivors of a death continue: each method, pass and read may raise RanksLost. Parameters and the
+            optimiser's state are then those before step ``RanksLost.iteration``, counted from 0: repeat from there.
         clip: the largest norm of the average of all gradients, as in ``clip_grad_norm_``.
         broadcast_buffers: whether all ranks take rank 0's buffers, such as running means, after each forward pass.
         options: of ``dear_mpi.training.Session``: fusion, algorithm, wire, update, route, ...
@@ -74,15 +79,19 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         comm: Any = None,
         schedule: str = "dear",
         accumulate: int = 1,
+        invariant: int | None = None,
+        elastic: bool = False,
         clip: float | None = None,
         broadcast_buffers: bool = True,
         **options: Any,
     ) -> None:
         self.optimizer, self.model = optimizer, model
-        self.world = transport_of(started().Dup() if comm is None else comm)
-        self.accumulate, self.broadcast_buffers = accumulate, broadcast_buffers
-        self.options: dict[str, Any] = {"schedule": schedule, **options}
+        found = comm.transport if isinstance(comm, World) else comm
+        self.world = transport_of(started().Dup() if found is None else found)
+        self.elastic, self.invariant, self.broadcast_buffers = elastic, invariant, broadcast_buffers
+        self.options: dict[str, Any] = {"schedule": schedule, "invariant": invariant, "elastic": elastic, **options}
         agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
+        self.accumulate = len(self.micro_batches) if invariant else accumulate
         self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
         self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
         self._patch_step_function()  # runs the user's hooks around step()
@@ -104,6 +113,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         with plain([*self.model.parameters(), *self.model.buffers()]) as tensors:
             for each in tensors:
                 broadcast(octets(each), self.world)
+
+    @property
+    def micro_batches(self) -> range:
+        """Return this rank's micro-batches, if ``invariant`` cuts the job's batch into as many; else its rank."""
+        rank = self.world.rank
+        return shares(self.invariant, self.world.size)[rank] if self.invariant else range(rank, rank + 1)
 
     # What schedulers and scalers see.
 
@@ -206,6 +221,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def check_ready(self, what: str) -> None:
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
+        if self.state_now == FORWARD and self.invariant:
+            raise ValueError(f"{what} needs a backward() for each of this rank's {self.accumulate} micro-batches")
         if self.state_now == FORWARD and self.parts:  # an epoch's last passes are fewer than ``accumulate``
             self.parts = self.accumulate - 1
             self.begin_backward()
@@ -251,6 +268,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             if self.state_now == AVERAGED and all(parameter.grad is None for parameter in self.names):
                 self.end_step()  # a scaler left out the step
             if self.state_now == IDLE:
+                for parameter in self.names if self.invariant else ():  # the first micro-batch begins anew
+                    parameter.grad = None
                 self.run.begin()
                 self.state_now = FORWARD
             if self.state_now == FORWARD:
@@ -269,6 +288,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.run.note_gradient(parameter)
 
     def begin_backward(self) -> None:
+        if self.state_now in (READY, AVERAGED) and self.invariant:
+            raise ValueError(f"backward() was called after this rank's {self.accumulate} micro-batches: call step()")
         if self.state_now in (READY, AVERAGED):
             raise ValueError(
                 "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or "
@@ -276,7 +297,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             )
         self.in_backward = True
         self.sent.clear()
-        self.sending = not self.local and self.parts + 1 >= self.accumulate
+        self.sending = not self.local and bool(self.invariant or self.parts + 1 >= self.accumulate)
         if self.run is not None:
             if self.state_now == IDLE:
                 self.run.begin()
@@ -293,6 +314,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.sending:
             if self.run is not None:
                 self.run.end_backward()
+            elif self.invariant:
+                self.running()
+        if self.sending and self.parts >= self.accumulate:
             noted = {each for each, *_ in self.sent}
             for parameter in self.names:
                 if parameter not in noted:
@@ -303,6 +327,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def note(self, parameter: Any) -> None:
         self.sent.append((parameter, parameter.grad, getattr(parameter.grad, "_version", 0)))
+
+    def begin_anew(self) -> None:
+        """Forget a broken iteration, because ranks have died (``elastic``)."""
+        for parameter in self.names:
+            parameter.grad = None
+        self.state_now, self.parts, self.task, self.in_backward = IDLE, 0, -1, False
+        self.sent.clear()
+        if self.invariant:
+            self.accumulate = len(self.micro_batches)
 
     def end_step(self) -> None:
         self.running().rest()
@@ -315,8 +348,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def close(self) -> None:
         """Complete all updates and give back the plans. Collective.
 
-        The module is then an ordinary one, and the user's optimiser has the whole state.
+        The module is then an ordinary one, and the user's optimiser has the whole state. With ``elastic`` it may raise
+        RanksLost: call it again after the repeated steps.
         """
+        if self.run is not None and self.elastic:
+            self.run.agree_to_end()
         atexit.unregister(self.at_exit)
         self.hooks.close()
         if self.run is not None:

@@ -10,7 +10,8 @@ calls 0 1 2 | 3 4 5 | 6                      **borders** 0, 3 and 6, where bucke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from operator import is_
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dear_mpi.collectives.program.errors import RanksLost, lost_in
 from dear_mpi.kernels.array import use_gpu
 from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
 from dear_mpi.torch.sums import EARLY, Buffers, Tally
@@ -27,6 +29,7 @@ from dear_mpi.torch.tensors import TorchParameter
 from dear_mpi.torch.underway import places_of, under_way
 from dear_mpi.training.attendance import END
 from dear_mpi.training.fabric.fabric import LOSS
+from dear_mpi.training.fabric.live import Engine
 from dear_mpi.training.session import Session
 from dear_mpi.training.trainer import Trainer
 
@@ -49,10 +52,22 @@ def on_stream(method: Callable[..., None]) -> Callable[..., None]:
     @wraps(method)
     def run(self: Run, *given: Any) -> None:
         # Autograd has a thread for each GPU. Values that are not finite are the user's.
-        with self.stream.use(), np.errstate(all="ignore"):
+        with self.outliving() if self.owner.elastic else nullcontext(), self.stream.use(), np.errstate(all="ignore"):
             method(self, *given)
 
     return run
+
+
+class RunSession(Session):
+    """A session that tells its run of each new group: at first, and after ranks have died."""
+
+    def __init__(self, run: Run, *given: Any, **named: Any) -> None:
+        self.run = run
+        super().__init__(*given, **named)
+
+    def open(self, engine: Engine) -> None:
+        super().open(engine)
+        self.run.adopt(self)
 
 
 class Run:
@@ -63,8 +78,10 @@ class Run:
         self.find_calls()
         self.trained = [(name, each, each.requires_grad) for name, each in self.model.named_parameters()]
         self.note_members()
-        self.session = Session(
-            self.calls,  # type: ignore[arg-type]
+        self.kinds = {kind: under_way(kind, self.finish) for kind in {torch.Tensor, *map(type, self.of)}}
+        self.session = RunSession(
+            self,
+            self.calls,
             self.model,
             owner.world,
             optimizer=self.updates,
@@ -72,21 +89,25 @@ class Run:
             streams=self.open_streams,
             **owner.options,
         )
-        self.group = self.session.group
-        self.stream, self.world = self.group.streams.compute, self.session.world
-        self.trainer: Trainer = self.group.trainers[self.session.last]
+
+    def adopt(self, session: RunSession) -> None:
+        """Take over a session's new group. Collective."""
+        self.session, self.group = session, session.group
+        self.stream, self.world = self.group.streams.compute, session.world
+        self.parts = session.options.invariant or self.world.size  # gradients that an average is over
+        self.used: set[TorchParameter] = set()  # by earlier micro-batches of this rank
+        self.trainer: Trainer = self.group.trainers[session.last]
         self.trainer.running = len(self.calls)  # until a pass begins
         # One rank has nothing to send, and updates by the gradients where autograd left them.
-        changed = self.group.arena.wire is not self.group.arena.grads or self.session.options.statistic is not None
-        self.alone = self.world.size == 1 and self.group.route.name == "full" and not changed
+        changed = self.group.arena.wire is not self.group.arena.grads or session.options.statistic is not None
+        self.alone = self.world.size == 1 and self.group.route.name == "full" and not changed and not self.owner.elastic
         self.trainer.meter = self.tally = Tally(self.group, self.updates, alone=self.alone)
         self.updates.wait = self.tally.wait
         if self.group.arena.sharded:
             self.updates.gather = self.world.transport.gather_values
-        sends = owner.broadcast_buffers and self.world.size > 1
+        sends = self.owner.broadcast_buffers and self.world.size > 1
         some = sends and any(each.nbytes for each in self.model.buffers())
         self.buffers = Buffers(self.model, self.group) if some else None
-        self.kinds = {kind: under_way(kind, self.finish) for kind in {torch.Tensor, *map(type, self.of)}}
         self.paused: dict[TorchParameter, tuple[type, int]] = {}
         self.find_borders()
 
@@ -134,6 +155,22 @@ class Run:
         use_gpu(self.owner.device.index)
         return cuda_streams(torch.cuda.current_stream(self.owner.device).cuda_stream)
 
+    @contextmanager
+    def outliving(self) -> Iterator[None]:
+        """Continue with the survivors if ranks die inside, and raise RanksLost with the step to repeat."""
+        try:
+            with self.session.survival:
+                try:
+                    yield
+                except Exception as error:
+                    if lost_in(error) is not None:
+                        for parameter in [*self.paused]:
+                            parameter.tensor.__class__ = self.paused.pop(parameter)[0]
+                    raise
+        except RanksLost:
+            self.owner.begin_anew()
+            raise
+
     # The events of an iteration.
 
     @on_stream
@@ -172,9 +209,10 @@ class Run:
         if (last := len(self.calls) - 1) > self.trainer.running:
             self.enter(last)
         self.trainer.end_forward()
-        self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
-        if self.buffers is not None:
-            self.buffers.start()
+        if self.trainer.last_part:
+            self.trainer.fabric.launch_act(LOSS, lambda: None)  # an order expects it
+            if self.buffers is not None:
+                self.buffers.start()
         for call in self.calls:
             call.missing = set(call.parameters)
         self.backward_marks.clear()
@@ -199,12 +237,18 @@ class Run:
                 self.hand_over()
 
     def hand_over(self) -> None:
-        """Copy the gradients of these layer calls to the flat buffer, and tell the trainer."""
+        """Copy the gradients of these layer calls to the flat buffer, and tell the trainer.
+
+        Those of a micro-batch, except the last, are taken from the user: the next ones must not be added to them.
+        """
         for parameter in (each for call, _ in self.backward_marks for each in call.parameters):
             if (grad := parameter.tensor.grad) is None:
                 parameter.gradient.zero_()
             else:
-                torch.mul(grad.to_dense(), 1 / self.world.size, out=parameter.gradient)
+                torch.mul(grad.to_dense(), 1 / self.parts, out=parameter.gradient)
+                if not self.trainer.last_part:
+                    self.used.add(parameter)
+                    parameter.tensor.grad = None
         self.wrote()
 
     @on_stream
@@ -222,6 +266,15 @@ class Run:
         for call in reversed(self.calls):
             for parameter in list(call.missing):
                 self.complete(parameter)
+        if not self.trainer.last_part:
+            self.trainer.begin_pass()
+            self.next_border = 0
+            self.forward_marks.clear()
+            return
+        for parameter in self.used:
+            if parameter.tensor.grad is None:  # it has a gradient, though not in the last micro-batch
+                parameter.tensor.grad = torch.zeros_like(parameter.tensor)
+        self.used.clear()
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 
@@ -235,10 +288,12 @@ class Run:
                 if grad is not None:
                     grad.mul_(self.updates.factor)
             return
-        self.trainer.end_backward()
         self.updates.handing_over = True
-        self.trainer.flush()
-        self.updates.handing_over = False
+        try:
+            self.trainer.end_backward()  # some schedules update here
+            self.trainer.flush()
+        finally:
+            self.updates.handing_over = False
 
     @on_stream
     def end(self, tokens: float | None) -> None:
@@ -298,6 +353,11 @@ class Run:
         if not self.trainer.rules.all_started:  # some gathers start on all ranks together
             self.trainer.flush()
         self.finish()
+
+    @on_stream
+    def agree_to_end(self) -> None:
+        self.flush()
+        self.session.finish()
 
     def note_members(self) -> None:
         self.places = places_of(self.model)

@@ -43,7 +43,7 @@ class Tally:
 
     def __init__(self, group: WorkerGroup, updates: UserUpdates, *, alone: bool) -> None:
         self.fabric, self.updates, self.alone = group.fabric, updates, alone
-        self.parameters = [*updates.wrapped.values()]
+        self.parameters, self.parts = [*updates.wrapped.values()], group.options.invariant or group.world.size
         self.sums = np.zeros(4 + len(self.parameters))  # on the host, also if there is a GPU: the host decides
         self.plan = make_plan("all_reduce", self.sums, group.world.transport, algorithm="auto")
         group.plans.callback(self.plan.free)
@@ -71,7 +71,7 @@ class Tally:
             raise AgreedError(f"tokens must be given to step() on all ranks, and be above zero, not {found}")
         if check**2 != size * squares:  # true of equal numbers only
             raise AgreedError("ranks have different hyperparameters, such as learning rates, in optimizer.param_groups")
-        updates.factor = size / tokens if given else 1.0
+        updates.factor = self.parts / tokens if given else 1.0
         verdict = self.fabric.verdict
         if given and verdict is not None and verdict.factor is not None:
             (clip,) = verdict.statistics

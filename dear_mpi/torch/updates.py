@@ -149,6 +149,17 @@ class Instance:
                 state = {name: part_of(value, piece) for name, value in state.items()}
             self.optimizer.state[piece.tensor] = state
 
+    def keep(self) -> None:
+        """Copy the state before an update (``elastic``)."""
+        self.updates.wait()  # ranks may die meanwhile, and then there is no update
+        self.kept = [copy.deepcopy(self.optimizer.state[piece.tensor]) for piece in self.pieces]
+
+    def undo(self) -> None:
+        for piece, kept in zip(self.pieces, self.kept, strict=True):
+            state = self.optimizer.state[piece.tensor]  # perhaps also the user's
+            state.clear()
+            state.update(kept)
+
     def __call__(self, optimizer: Any, update: int, factor: float) -> None:
         """Update with averages from the flat buffer, or hand them to the user: see ``UserUpdates.handing_over``."""
         updates = self.updates

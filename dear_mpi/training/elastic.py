@@ -33,6 +33,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.buckets.arena import Arena
 from dear_mpi.training.checkpoint import broadcast
 from dear_mpi.training.fabric.live import Engine
+from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.fusion.decisions import Decisions
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.routes.find import is_code
@@ -68,12 +69,19 @@ def check_elastic(group: WorkerGroup, decisions: Decisions) -> None:
         (options.device != "cpu", f"MPI that outlives ranks was not tried on device {options.device!r}"),
         (len(group.schedules) > 1, "one session trains with one schedule"),
         (
+            route.update.shard and hasattr(options.optimizer, "bind"),
+            f"on the route {route.name!r} a dead rank's shard of the state of PyTorch's optimizer is lost",
+        ),
+        (
             route.period > 1 or route.delay or group.proof.state == "own" or kept,
             f"ranks differ in what they keep on the route {route.name!r}",
         ),
         (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),
         (options.weights is not None, "weights are of ranks that may die"),
-        (options.loss_scale != "none" or options.statistic is not None, "loss_scale and statistic keep a state"),
+        (
+            options.loss_scale != "none" or not isinstance(options.statistic, Norm | None),  # PyTorch's clip is a norm
+            "loss_scale and statistic keep a state",
+        ),
         (not options.optimizer.gradients_alone, f"the optimizer {options.optimizer} sends other sums"),
         (runner_of(options.algorithm) != "messages", f"algorithm {options.algorithm!r} does not notice a death"),
         (any(map(is_exchanging, group.layers)), "layers exchange data"),
@@ -162,6 +170,8 @@ class Survival:
             states = gathered(old, target, holders(before, self.transport.members), session.world.transport)
         session.group.leave()
         own_memory(session.parameters)
+        if hasattr(session.options.optimizer, "begin_cut"):  # PyTorch's optimiser
+            session.options.optimizer.begin_cut()
         agree(session.world.transport, session.name, lambda: session.build(session.execution))
         session.engine = Engine(session.group.streams)
         session.open(session.engine)

@@ -39,6 +39,9 @@ class Kept:
         copies = [array.copy() for array in arrays]
         bound.before = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
         self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
+        for update in bound.updaters if hasattr(bound.arena.optimizer, "bind") else ():  # PyTorch's optimiser
+            bound.before.append(update.keep)
+            self.undoing.append(update.undo)
         self.states = [SharedState(bound, transport) for _ in range(2 * shared)]
         for each in self.states:
             plans.callback(each.free)

@@ -276,6 +276,26 @@ def reentrant_twice(transport, own, make):
     x.sum().backward()
 
 
+@refused(r"step\(\) needs a backward\(\) for each of this rank's 2 micro-batches", invariant=4)
+def too_few_micro_batches(transport, own, make):
+    step(make(), own, 0, transport.rank)
+
+
+@refused(r"backward\(\) was called after this rank's 1 micro-batches: call step\(\)", invariant=2)
+def too_many_micro_batches(transport, own, make):
+    make()
+    backward(own)
+    backward(own)
+
+
+@refused("invariant needs parameters of one type, not of", invariant=2)
+def mixed_types(transport, own, make):
+    own.head.float()
+    own.head.register_forward_pre_hook(lambda _, given: (given[0].float(),))
+    make()
+    backward(own)
+
+
 def zero(parameter):
     parameter.grad.zero_()
 
@@ -319,6 +339,17 @@ for name, message, misuse, options in [  # an expression each
     ("early", r"schedule 'wfbp' updates shards while backward\(\) runs",
      lambda _, own, make: step(make(), own, 0, 0), {"update": "sharded", "schedule": "wfbp"}),
     ("misspelt", "option 'fusoin' is unknown: did you mean 'fusion'", lambda _, own, make: make(), {"fusoin": "none"}),
+    ("odd_invariant", "invariant must be a power of two from 1 to 16384, not 6", lambda _, own, make: make(),
+     {"invariant": 6}),
+    ("small_invariant", "invariant must be at least 2, so that each rank has a micro-batch, not 1",
+     lambda _, own, make: make(), {"invariant": 1}),
+    ("accumulate_invariant", "accumulate must be left out with invariant", lambda _, own, make: make(),
+     {"invariant": 4, "accumulate": 2}),
+    ("lossy_invariant", "wire must be left out with invariant, or be fp64, the type in which each rank adds up",
+     lambda _, own, make: backward(make() and own),
+     {"invariant": 2, "wire": "int8"}),
+    ("elastic", r"elastic needs ranks that may die: pass comm=world of run_world\(f, elastic=True\)",
+     lambda _, own, make: make(), {"elastic": True}),
     ("negative_clip", "clip must be a norm above zero, not -1", lambda _, own, make: make(), {"clip": -1}),
     ("copied", "a DistributedOptimizer can neither be copied nor saved: take its state_dict",
      lambda _, own, make: copy.deepcopy(make()), {}),

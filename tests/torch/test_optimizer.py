@@ -291,11 +291,11 @@ def weighted(module, iteration, rank):
     return loss_of(module, iteration, rank, rows=1 + 2 * rank) * (1 + 2 * rank)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(("size", "schedule"), [(1, "dear"), (3, "dear"), (3, "wfbp"), (2, "sequential")])
 @pytest.mark.parametrize(
     "how", ["accumulate", "no_sync", "synchronize", "clip", "clipped", "scaler", "skipped", "tokens", "tokens clipped"]
 )
-def test_ways_to_step(size, how):
+def test_ways_to_step(size, schedule, how):
     *models, alone = alike("branches", size + 1)
     plain, clip = OPTIMIZERS["adamw"](alone.parameters()), nn.utils.clip_grad_norm_
     for iteration in range(3):
@@ -337,7 +337,7 @@ def test_ways_to_step(size, how):
 
     options = {"accumulate": 2} if how == "accumulate" else {"clip": 0.05} if how in ("clip", "tokens clipped") else {}
 
-    each_trains(models, loop, "adamw", **options)
+    each_trains(models, loop, "adamw", schedule=schedule, **options)
     close(models[0], alone)
 
 
