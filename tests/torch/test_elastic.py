@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (o
 
 from torch import nn  # noqa: E402
 
-from dear_mpi.collectives.program.errors import RanksLost  # noqa: E402
+from dear_mpi.collectives.program.errors import RanksLost, lost_in  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.training.buckets.bound import BoundBucket  # noqa: E402
 from tests.collectives.test_elastic import Death, Doomed  # noqa: E402
@@ -102,8 +102,9 @@ def disturbed(model, ranks, deaths, kind="adamw", **options):
 
     try:
         found = run_loopback(ranks, one, elastic=True)
-    except RanksLost as error:
-        if error.iteration is not None:
+    except Exception as error:
+        lost = lost_in(error)
+        if lost is None or lost.iteration is not None:
             raise
         return None
     assert len(found) >= ranks - len(deaths)
