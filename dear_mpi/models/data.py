@@ -26,6 +26,7 @@ SPLIT_SEED = 0  # of any seed: all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
 MOST_CLASSES = 100_000  # one huge label makes a huge model
+MOST_PASSES = 1000  # over the data set, for a batch
 READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 
@@ -62,6 +63,8 @@ class Batches:
             raise ValueError(f"batch must be at least the number of ranks, {size}, not {batch}")
         if not len(examples):
             raise ValueError("the data set has no examples to train on")
+        if batch > (most := MOST_PASSES * len(examples)):
+            raise ValueError(f"batch must be at most {most}, {MOST_PASSES} times the data set, not {batch}")
         self.examples, self.batch, self.seed = examples, batch, seed
         self.rank, self.size = rank, size
 

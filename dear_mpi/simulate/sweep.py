@@ -250,7 +250,9 @@ def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Pric
         model, network = model_of(settings, name, ranks), machines[ranks].network
         settings.chosen_route.check_shapes(model.layout.shapes)
         itemsize = model.layout.itemsize
-        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
+        segment_bytes = (
+            default_segment(network.hosts or range(ranks)) if settings.segment_bytes is None else settings.segment_bytes
+        )
         check_segment(segment_bytes, itemsize)
         shared = prices.setdefault((ranks, itemsize), Prices(network, ranks, segment_bytes, itemsize))
         settings.chosen_route.check(shared.hosts or (0,) * ranks)

@@ -12,6 +12,7 @@ from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
 from dear_mpi.training.routes.invariant import Tree
+from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.session import shortened
 
 if TYPE_CHECKING:
@@ -58,6 +59,13 @@ def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
         raise ValueError("optimizer has no parameter that is trained (requires_grad)")
     options = numbers | owner.options
     Options.of(options)
+    if not isinstance(owner.broadcast_buffers, bool):
+        raise ValueError(f"broadcast_buffers must be True or False, not {owner.broadcast_buffers!r}")
+    schedule = owner.options["schedule"]
+    if (route := find_schedule(schedule).own_route()) is not None and route.period > 1:
+        raise ValueError(
+            f"schedule {schedule!r} updates during backward(), without your optimizer: take dear, for example"
+        )
     if owner.elastic and present(owner.world) is None:
         raise ValueError("elastic needs ranks that may die: pass comm=world of run_world(f, elastic=True)")
     if owner.invariant:

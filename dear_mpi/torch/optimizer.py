@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from dear_mpi.training.routes.invariant import shares
 from dear_mpi.training.session import REPORT_S
 
 IDLE, FORWARD, READY, AVERAGED = "idle", "forward", "ready", "averaged"
+PROBED = 2  # steps with a check of all gradients; afterwards, of the smallest one
 SYNCHRONIZE = "call optimizer.synchronize() before, which makes p.grad the average over ranks, or take clip="
 
 
@@ -69,7 +71,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     run: Run | None = None  # from the first step() until close()
-    probe: Any = None  # a copy of the smallest gradient that was sent
+    probes: Mapping[Any, Any] = MappingProxyType({})  # copies of gradients that were sent, by parameter
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.task, self.in_backward, self.sending = -1, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
         self.sent: list[tuple[Any, Any, int]] = []  # parameters, gradients and their versions when they were complete
+        self.probed_steps = PROBED
         self.smallest = min(self.names, key=lambda each: each.numel() or sys.maxsize)
         self.hooks = ExitStack()
         self.starts = {
@@ -215,7 +218,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         Other ranks need not call it, but under ``fsdp`` and ``zero``.
         """
-        if self.run is not None:
+        if self.run is not None and self.state_now != READY:  # else updates were complete before the last pass
             self.run.flush()
 
     def check_ready(self, what: str) -> None:
@@ -231,8 +234,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ValueError(f"{what} has no new gradients: backward() has reached no parameter since the last step()")
         for parameter, grad, version in self.sent:
             same = parameter.grad is grad and getattr(grad, "_version", 0) == version
-            if same and parameter is self.smallest and self.probe is not None:  # GradScaler.unscale_ counts no version
-                same = torch.allclose(self.probe, grad, rtol=0.0, atol=0.0, equal_nan=True)
+            if same and parameter in self.probes:
+                same = torch.allclose(self.probes[parameter], grad, rtol=0.0, atol=0.0, equal_nan=True)
             if not same:
                 what = f"the gradient of {self.names[parameter]} was changed after backward() had sent it"
                 raise ValueError(f"{what}: {SYNCHRONIZE}")
@@ -293,7 +296,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.state_now in (READY, AVERAGED):
             raise ValueError(
                 "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or "
-                "run the first one in optimizer.no_sync(); with a scaler call optimizer.synchronize() before its step()"
+                "run the first one in optimizer.no_sync(), also if it is for another optimizer; with a scaler, or to "
+                "drop gradients, call optimizer.synchronize() before its step() or zero_grad()"
             )
         self.in_backward = True
         self.sent.clear()
@@ -321,8 +325,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for parameter in self.names:
                 if parameter not in noted:
                     self.note(parameter)
-            probed = self.device.type == "cpu" and self.smallest.grad is not None
-            self.probe = self.smallest.grad.clone() if probed else None
+            # GradScaler.unscale_ and p.grad.data count no version. A loop does in its first steps what it does later.
+            probed = self.names if self.probed_steps > 0 else [self.smallest]
+            probed = [each for each in probed if each.grad is not None] if self.device.type == "cpu" else []
+            self.probes = {each: each.grad.clone() for each in probed}
+            self.probed_steps -= 1
             self.state_now = READY
 
     def note(self, parameter: Any) -> None:
@@ -337,12 +344,20 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.invariant:
             self.accumulate = len(self.micro_batches)
 
+    def drop(self) -> None:
+        """Complete what backward() sent, without a step. Collective."""
+        self.updates.take()
+        self.running().average(None)
+        self.end_step()
+
     def end_step(self) -> None:
         self.running().rest()
         self.state_now, self.parts = IDLE, 0
 
     def at_exit(self) -> None:
         if self.run is not None and not hasattr(sys, "last_value"):
+            if self.state_now == READY:
+                self.drop()
             self.run.close()
 
     def close(self) -> None:
@@ -356,6 +371,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         atexit.unregister(self.at_exit)
         self.hooks.close()
         if self.run is not None:
+            if self.state_now == READY:
+                self.drop()
             self.flush()
             self.updates.collect()
             self.run.close()

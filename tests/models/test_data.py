@@ -64,6 +64,7 @@ def test_the_seed_fixes_the_order_and_each_epoch_has_another_one():
 @pytest.mark.parametrize(("count", "batch", "size", "message"), [
     (9, 2, 3, "batch must be at least the number of ranks, 3, not 2"),
     (0, 4, 2, "the data set has no examples to train on"),
+    (9, 9001, 2, "batch must be at most 9000, 1000 times the data set, not 9001"),
 ])  # fmt: skip
 def test_errors_of_batches(count, batch, size, message):
     with pytest.raises(ValueError, match=message):

@@ -39,6 +39,7 @@ MOST = "must be from 0 to 86400 seconds, not"
     (["--fusion", "mine.py:cut"], "mine.py' does not exist: write it like path/to/mine.py:cut"),
     (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
     (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
+    (["--segment", "0B"], "--segment must be a whole number from 4 (one element) to"),
     (["--segment", "2B"], "--segment must be a whole number from 4 (one element) to"),
     (["--update", "sharded", "--route", "full"], "leave out update 'sharded', and the route 'full' holds"),
     (["--schedules", "deer"], "did you mean 'dear'?"),

@@ -72,6 +72,26 @@ def test_changes_between_steps_count_as_in_pytorch(options, change):
     close(models[0], alone, 1e-9)
 
 
+@pytest.mark.parametrize("options", [*LATE, {"schedule": "wfbp"}, {"schedule": "zero"}], ids=name_of)
+def test_states_after_backward_are_those_after_the_last_step_and_passes_may_be_dropped(options):
+    *models, alone = alike("branches", 3)
+    reference(alone, OPTIMIZERS["adamw"](alone.parameters()), 2, STEPS)
+
+    def drive(optimizer, own, transport):
+        for iteration in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(own, iteration, transport.rank).backward()
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer.flush()
+            optimizer.step()
+        optimizer.zero_grad()
+        loss_of(own, STEPS, transport.rank).backward()
+        optimizer.close()
+
+    each_trains(models, drive, "adamw", fusion="none", **options)
+    close(models[0], alone, 1e-9)
+
+
 def flat(tensors):
     return torch.cat([each.detach().flatten() for each in tensors]).numpy().copy()
 

@@ -37,7 +37,7 @@ def doctor(flags: Flags) -> None:
         return as_object(facts, found)
 
     alone = look(launch, device)  # collective: before errors of single ranks
-    lookup("device", device or "cpu", STREAMS)
+    lookup("device", "cpu" if device is None else device, STREAMS)
     lookup("device_memory", device_memory, OVERRIDES)
     nbytes = parsed("--size", parse_message, flags["size"])
     file = flags.get("json_file") if launch.rank == 0 else None
