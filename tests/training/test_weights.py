@@ -34,18 +34,20 @@ def examples():
 
 
 def trained(transport, *, iterations=8, cut=None, **options):
-    """The parameters, and the shapes of state on this rank."""
+    """The parameters, the sizes of state on this rank, and the weights and examples of each iteration."""
     batches = Batches(examples(), BATCH, rank=transport.rank, size=transport.size, seed=0)
-    mine = layers()
     options = {"optimizer": Adam(0.01), "algorithm": "ring", "fusion": "cut:128B"} | options
-    with Session(mine, SoftmaxCrossEntropy(), transport, **options) as session:
+    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+        parts = []
         for iteration in range(iterations):
             if cut and iteration == iterations // 2:
                 session.cut(cut)
-            session.step(*batches.part(iteration, session.weights), total=BATCH)
+            x, targets = batches.part(iteration, session.weights)
+            parts.append((session.weights, len(x)))
+            session.step(x, targets, total=BATCH)
         session.flush()
         values = [parameter.value.copy() for parameter in session.parameters]
-        return session.parameters_sha256(), values, [array.size for array in session.group.arena.state]
+        return session.parameters_sha256(), values, [array.size for array in session.group.arena.state], parts
 
 
 def close(values, others, rtol):
@@ -91,7 +93,7 @@ def test_codes_follow_the_shards(wire):
 
 def test_state_is_kept_in_proportion():
     found = run_loopback(4, partial(trained, weights=(1, 0, 2, 1), update="sharded", fusion="buckets:1"))
-    sizes = [size for _, _, (size, _) in found]
+    sizes = [size for _, _, (size, _), _ in found]
     assert sizes[1] == 0
     assert sizes[2] == 2 * sizes[0] == 2 * sizes[3]
 
@@ -176,29 +178,11 @@ def slow_rank(monkeypatch):
 @pytest.mark.parametrize("update", ["full", "sharded"])
 def test_measured_weights_are_alike_and_hold_from_then_on(update, slow_rank):
     (alone,) = run_loopback(1, trained)
-    seen = run_loopback(3, partial(watched, update=update))
+    seen = run_loopback(3, partial(trained, update=update, weights="measured"))
     assert len({digest for digest, *_ in seen}) == 1
-    for _, values, weights, sizes in seen:
-        assert weights == [None] * 3 + [(1.0, 0.33, 1.0)] * 5
+    for (_, values, _, parts), count in zip(seen, (5, 2, 5), strict=True):
         close(values, alone[1], rtol=1e-6)
-        assert sizes[:3] == [4, 4, 4]
-    assert [sizes[3:] for *_, sizes in seen] == [[5] * 5, [2] * 5, [5] * 5]
-
-
-def watched(transport, **options):
-    """The same with weights that are measured: the weights and the number of examples in each iteration."""
-    batches = Batches(examples(), BATCH, rank=transport.rank, size=transport.size, seed=0)
-    options = {"optimizer": Adam(0.01), "algorithm": "ring", "fusion": "cut:128B", "weights": "measured"} | options
-    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-        weights, sizes = [], []
-        for iteration in range(8):
-            x, targets = batches.part(iteration, session.weights)
-            weights.append(session.weights)
-            sizes.append(len(x))
-            session.step(x, targets, total=BATCH)
-        session.flush()
-        values = [parameter.value.copy() for parameter in session.parameters]
-        return session.parameters_sha256(), values, weights, sizes
+        assert parts == [(None, 4)] * 3 + [((1.0, 0.33, 1.0), count)] * 5
 
 
 @pytest.mark.parametrize("choices", [{"fusion": each} for each in (*BY_TIME, "auto", "bo:32KB..256KB")], ids=str)

@@ -2,14 +2,12 @@
 
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.see.tables import show_training
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.pages import Page, output_of
-from tests.training_checks import README, settings
+from tests.training_checks import README, on_all, settings
 
 PAGE = Page.of("how-to/model.md")
 CODE = PAGE.blocks[0]
@@ -32,12 +30,9 @@ def trained(model, *, ranks=3, **choices):
 
     def body(transport):
         name = model(transport.rank) if callable(model) else model
-        try:
-            return train(Config.of(settings(model=name, iterations=4) | choices), World(transport))
-        except AgreedError as error:
-            return str(error)
+        return train(Config.of(settings(model=name, iterations=4) | choices), World(transport))
 
-    return run_loopback(ranks, body)
+    return on_all(body, ranks)
 
 
 def refusal(model, **choices):
