@@ -22,7 +22,7 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training.test_sharded import layers
-from tests.training_checks import installed, on_all, settings
+from tests.training_checks import agreed, installed, settings
 
 BATCH = 12
 CASES = {3: (3, 1, 1), 2: (0.5, 1), 4: (1, 0, 2, 1), 5: (1, 5, 1, 2, 0.1)}
@@ -123,10 +123,8 @@ def test_every_example_is_in_one_part():
     ],
 )
 def test_wrong_weights_are_refused_by_name_on_all_ranks(weights, said):
-    (found,) = set(on_all(lambda transport: trained(transport, weights=weights)))
-    assert said in found
-    (found,) = set(on_all(lambda each: train(Config(**settings(optimizer="adam", weights=weights)), World(each))))
-    assert said in found
+    assert said in agreed(lambda transport: trained(transport, weights=weights))
+    assert said in agreed(lambda each: train(Config(**settings(optimizer="adam", weights=weights)), World(each)))
 
 
 @pytest.mark.parametrize("text", ["", "3,x,1", "3;1", "1,,1"])
@@ -136,7 +134,7 @@ def test_a_text_that_is_no_weights_is_refused(text):
 
 
 def test_ranks_that_train_alone_have_no_weights():
-    (said,) = set(on_all(lambda transport: trained(transport, weights=(3, 1, 1), schedule="local:2")))
+    said = agreed(lambda transport: trained(transport, weights=(3, 1, 1), schedule="local:2"))
     assert "weights must be left out: on the route 'local:2' each rank updates by its own gradients" in said
 
 
@@ -209,8 +207,8 @@ def test_a_job_gives_each_rank_its_part(slow_rank):
 
 def test_too_few_iterations_are_refused():
     config = Config.of(settings(weights="measured", iterations=3))
-    (said,) = set(on_all(lambda transport: train(config, World(transport)), ranks=2))
-    assert "iterations must be more than 3, not 3: the first 3 decide weights" in said
+    said = "iterations must be more than 3, not 3: the first 3 decide weights"
+    assert said in agreed(lambda transport: train(config, World(transport)), ranks=2)
 
 
 def test_a_comparison_measures_once(slow_rank):
@@ -247,8 +245,7 @@ def test_what_is_not_finite_in_a_small_shard_is_told_to_all():
                     session.loss.backward = lambda scale: np.full((11, 4), np.nan)
                 session.step(*batches.part(iteration, session.weights), total=BATCH)
 
-    (said,) = set(on_all(broken))
-    assert "are infinite or not a number in update 1" in said
+    assert "are infinite or not a number in update 1" in agreed(broken)
 
 
 def test_a_synthetic_rank_takes_the_time_of_its_share(monkeypatch):
@@ -266,8 +263,8 @@ def test_a_straggler_is_of_synthetic_models_alone():
     with pytest.raises(ValueError, match="straggler does not apply to the model 'mlp'"):
         Config.of(settings(straggler="0:3"))
     config = Config.of({"model": "synthetic:resnet50", "straggler": "9:3"})
-    (said,) = set(on_all(lambda transport: train(config, World(transport)), ranks=2))
-    assert "straggler must be a rank of 0..1, not 9" in said
+    said = "straggler must be a rank of 0..1, not 9"
+    assert said in agreed(lambda transport: train(config, World(transport)), ranks=2)
 
 
 def test_a_job_of_synthetic_layers_keeps_pace():
