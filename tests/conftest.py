@@ -177,6 +177,13 @@ def agree(comm):
     return agree
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The working directory of a test, which is its own and empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(autouse=True)
 def _barrier_after_mpi_test(request):
     under_mpi = request.node.get_closest_marker("mpi") and request.config.pluginmanager.has_plugin(PLUGIN)

@@ -194,9 +194,8 @@ def test_a_mistake_is_found(played, file, right, wrong):
         first_run(played.batch(file if file in SCRIPTS else "slurm-mpirun.sbatch"))
 
 
-def test_the_flags_of_the_first_run_work(tmp_path, monkeypatch):
+def test_the_flags_of_the_first_run_work(here):
     """With threads as ranks, and less to do; the last flag of a name counts."""
-    monkeypatch.chdir(tmp_path)
     less = {"bench": ["--sizes", "1KiB", "--budget", "10ms"], "train": ["--iterations", "2"]}
     text = Path(f"{ROOT}/hostfiles/first-run.sh").read_text()
     for step, words in re.findall(r"(\w+)\) flags=\((.+)\) ;;", text):

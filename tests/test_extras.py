@@ -186,9 +186,8 @@ def test_names_of_core_are_not_replaced(folder):
     names = ("train.save", "train.my-flag", "train.2nd", "doctor.foo")
     flags = "\n".join(f"{name} = own:OWN_FLAG" for name in names)
     published(folder, "own", optimizers="sgd = nowhere:BAD", commands="train = nowhere:BAD", flags=flags)
-    assert dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1").stderr == "", (
-        "nobody typed a flag of it"
-    )
+    done = dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1")
+    assert done.stderr == "", "nobody typed a flag of it"
     said = dear_mpi(folder, "train", "--help").stderr
     assert "warning: train.save in the group 'dear_mpi.flags' must be a new flag" in said
     for name in ("train.2nd", "doctor.foo"):

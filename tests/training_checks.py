@@ -70,9 +70,7 @@ SCHEDULE_CASES = installed(
 # Sums along a tree: the product of what may be chosen, and its bits.
 RANKS = (1, 2, 3, 4, 5)
 MODELS = installed(
-    {"model": "mlp"},
-    {"model": "cnn", "batch": 16},
-    {"model": "gpt", "data": README, "context": 8, "batch": 16},
+    {"model": "mlp"}, {"model": "cnn", "batch": 16}, {"model": "gpt", "data": README, "context": 8, "batch": 16}
 )
 OPTIMIZERS = ("sgd", "adamw", "muon")
 FURTHER = ({}, {"clip": 0.1}, {"accumulate": 2}, {"clip": 0.1, "accumulate": 2, "loss_scale": "dynamic"})
@@ -104,6 +102,20 @@ def check_bits_of_one_rank(schedules, cases, wire=None):
         choices = {"schedule": schedule, "update": update, "algorithm": algorithm, "optimizer": optimizer}
         choices |= {"fusion": fusion, "wire": wire} | MODELS[model] | FURTHER[further]
         assert run_invariant(ranks, **choices) == on_one_rank(model, optimizer, further, wire), choices
+
+
+def batch(iteration, rank, rows=4, dtype=np.float64):
+    """A rank's part of a batch, for layers that make 4 outputs of 6 inputs."""
+    draw = np.random.default_rng([iteration, rank])
+    return draw.standard_normal((rows, 6)).astype(dtype), draw.integers(0, 4, rows)
+
+
+def steps(session, *iterations, **how):
+    """Train with the batches of ``range(*iterations)``: the digest of the parameters."""
+    for iteration in range(*iterations):
+        session.step(*batch(iteration, session.group.world.rank, **how))
+    session.flush()
+    return session.parameters_sha256()
 
 
 def cut_of(*calls):

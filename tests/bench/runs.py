@@ -38,3 +38,26 @@ def times_s(rng, nbytes, samples, likeness):
     for number in range(1, samples if likeness else 0):
         noise[number] = likeness * noise[number - 1] + np.sqrt(1 - likeness**2) * noise[number]
     return mean_s * np.exp(SPREAD * noise) * np.where(rng.random(samples) < OUTLIERS, OUTLIER, 1.0)
+
+
+BAD_SUITES = [
+    ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+    ({"algorithms": ("native", "rnig")}, "'rnig' is unknown: did you mean 'ring'"),
+    ({"algorithms": ("",)}, "algorithm '' is unknown"),
+    ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+    ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+    ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+    ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
+    ({"ops": ("sum", "average"), "dtypes": ("int8",)}, "op 'average' needs a floating dtype, not 'int8'"),
+    ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
+    ({"device": "gpu"}, "device 'gpu' is unknown"),
+    ({"memory": "public"}, "memory 'public' is unknown"),
+    ({"cadence": "slow"}, "cadence 'slow' is unknown"),
+    ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+    ({"sizes": ()}, "sizes must be at least 4 B"),
+    ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+    ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
+    ({"warmup": -1}, "warmup must not be negative"),
+    ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
+    ({"start": "gun"}, "start 'gun' is unknown"),
+]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from threading import current_thread
 from types import SimpleNamespace
 
@@ -34,12 +35,8 @@ def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts
 
 
 def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
-    rows = [
-        row(algorithm, nbytes, collective=collective, ranks=ranks)
-        for collective in collectives
-        for nbytes in parse_sizes("4B:64MiB")
-        for algorithm in algorithms
-    ]
+    cases = product(collectives, parse_sizes("4B:64MiB"), algorithms)
+    rows = [row(algorithm, nbytes, collective=kind, ranks=ranks) for kind, nbytes, algorithm in cases]
     return [replace(each, p50_us=cost(programs_of(each), each.count, 4, network).time_s * 1e6) for each in rows]
 
 
@@ -80,9 +77,8 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
 def test_ranks_may_be_threads(ranks, kind):
     settings = Suite((8, 3000), (kind,), ("ring", "auto", "shared"), segments=(512, 1024), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=ranks)
-    assert {(row.algorithm, row.wrong, row.ranks, row.backend) for row in report.rows} == {
-        (name, 0, ranks, "loopback (threads)") for name in settings.names
-    }
+    assert {row.algorithm for row in report.rows} == {*settings.names}
+    assert {(row.wrong, row.ranks, row.backend) for row in report.rows} == {(0, ranks, "loopback (threads)")}
     cuts = [row.segment_bytes for row in report.rows if (row.algorithm, row.bytes) == ("ring", 3000)]
     assert cuts == [512, 1024]
     assert not report.left_out
@@ -124,17 +120,10 @@ def test_auto_says_what_it_chose():
     settings = Suite((100, 4096, 65536), algorithms=("ring", "auto"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=2)
     chosen = {row.bytes: row for row in report.rows if row.algorithm == "auto"}
-    assert {nbytes: row.chosen for nbytes, row in chosen.items()} == {
-        100: "recursive_doubling",
-        4096: "recursive_doubling",
-        65536: "shared",
-    }
-    assert [label(row.algorithm, row.chosen) for row in chosen.values()][2] == "auto (shared)"
-    assert {nbytes: row.model_us is not None for nbytes, row in chosen.items()} == {
-        100: True,
-        4096: True,
-        65536: False,  # it sends no messages
-    }
+    found = {nbytes: (row.chosen, row.model_us is not None) for nbytes, row in chosen.items()}
+    small, shared = ("recursive_doubling", True), ("shared", False)  # which sends no messages
+    assert found == {100: small, 4096: small, 65536: shared}
+    assert label("auto", chosen[65536].chosen) == "auto (shared)"
 
 
 def test_the_two_cadences_are_named_and_checked():
@@ -175,10 +164,9 @@ def test_a_sample_is_of_the_slowest_rank_or_the_mean_over_ranks():
 
 def test_the_best_call_of_a_library_stands_for_those_that_serve_the_case():
     assert calls_of("native-best", Case("reduce_scatter", 64), 2) == [f"native{suffix}" for suffix in FORMS]
-    assert calls_of("native-best", Case("reduce_scatter", 12), 2) == [
-        *("native", "native-nonblocking", "native-persistent", "native-beside")
-    ]
-    assert calls_of("native-best", Case("broadcast", 64), 2) == ["native", "native-nonblocking", "native-persistent"]
+    blocking_or_not = ["native", "native-nonblocking", "native-persistent"]
+    assert calls_of("native-best", Case("reduce_scatter", 12), 2) == [*blocking_or_not, "native-beside"]
+    assert calls_of("native-best", Case("broadcast", 64), 2) == blocking_or_not
     assert calls_of("ring", Case("broadcast", 64), 2) == ["ring"]
 
 
@@ -192,31 +180,19 @@ def test_a_call_that_the_library_lacks_is_left_out():
 
 
 def test_the_peer_is_the_fastest_call_at_each_size():
-    rows = against_peers(
-        [
-            *(
-                row("native", 4, 8.0),
-                row("native-persistent", 4, 4.0),
-                row("native-counts", 4, 6.0),
-                row("ring", 4, 6.0),
-            ),
-            *(row("native", 64, 3.0), row("native-persistent", 64, 4.0), row("ring", 64, 6.0)),
-            row("ring", 256, 6.0),
-        ]
-    )
-    assert [(each.peer, each.over_peer) for each in rows if each.algorithm == "ring"] == [
-        *(("native-persistent", 1.5), ("native", 2.0), ("ring", 1.0))
-    ]
+    made = [row("native", 4, 8.0), row("native-persistent", 4, 4.0), row("native-counts", 4, 6.0), row("ring", 4, 6.0)]
+    made += [row("native", 64, 3.0), row("native-persistent", 64, 4.0), row("ring", 64, 6.0), row("ring", 256, 6.0)]
+    rows = against_peers(made)
+    peers = [(each.peer, each.over_peer) for each in rows if each.algorithm == "ring"]
+    assert peers == [("native-persistent", 1.5), ("native", 2.0), ("ring", 1.0)]
     of_best = [(each.algorithm, each.bytes) for each in shown(rows, ("native-best", "ring"))]
     assert of_best == [("native-persistent", 4), ("ring", 4), ("native", 64), ("ring", 64), ("ring", 256)]
 
 
 def test_sizes_that_are_as_many_elements_are_measured_once():
     suite = Suite(sizes=(5, 4, 7, 8, 17), collectives=("all_reduce", "all_to_all"))
-    assert [(case.collective, case.nbytes) for case in suite.cases(2)] == [
-        *(("all_reduce", nbytes) for nbytes in (4, 8, 16)),
-        *(("all_to_all", nbytes) for nbytes in (8, 16)),
-    ]
+    found = [(case.collective, case.nbytes) for case in suite.cases(2)]
+    assert found == [*product(["all_reduce"], (4, 8, 16)), *product(["all_to_all"], (8, 16))]
 
 
 def test_sums_that_no_type_can_hold_are_refused():
@@ -235,9 +211,8 @@ def test_the_fit_finds_the_network_again(ranks):
     assert "gamma" in fit.told
     assert fit.rows == len(rows)
     assert fit.residual < 1e-6
-    assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-4)
-    assert fit.network.beta == pytest.approx(network.beta, rel=1e-4)
-    assert fit.network.gamma == pytest.approx(network.gamma, rel=1e-4)
+    for cost_of in ("alpha", "beta", "gamma"):
+        assert getattr(fit.network, cost_of) == pytest.approx(getattr(network, cost_of), rel=1e-4)
     *_, ring, native = modelled([*rows, row("native", 4, 1e9, ranks=ranks)], (), None)[1]
     assert (ring.model_us, native.model_us) == (pytest.approx(rows[-1].p50_us), None)
     assert 0 < ring.bound_us <= 1.001 * min(each.p50_us for each in rows if each.case == ring.case)
@@ -302,12 +277,8 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
         *(timed("ring", 4096, 10), timed("bruck", 4096, 20), timed("shared", 4096, 3)),
     ]
     segment = rows[0].segment_bytes
-    assert tuned(rows) == [
-        Rule("all_reduce", 4, 32, "ring", segment),
-        Rule("all_reduce", 4, 1024, "bruck", segment),
-        Rule("all_reduce", 4, None, "ring", segment),
-        Rule("all_reduce", 4, None, "shared", segment),
-    ]
+    due = ((32, "ring"), (1024, "bruck"), (None, "ring"), (None, "shared"))
+    assert tuned(rows) == [Rule("all_reduce", 4, up_to, name, segment) for up_to, name in due]
     assert tuned([timed("ring", 4, 1), timed("shared", 4, 2)]) == [Rule("all_reduce", 4, None, "ring", segment)]
     assert tuned([timed("shared", 4, 2), timed("native", 4, 2)]) == []
 
@@ -315,12 +286,7 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
 def test_each_number_of_ranks_has_rules_of_its_own_for_all_sizes():
     """On 2 ranks the ring is the faster one at both sizes, and on 4 ranks the other one: sizes of both take turns."""
     times_us = {(2, "ring"): 1, (2, "bruck"): 2, (4, "ring"): 4, (4, "bruck"): 3}
-    rows = [
-        row(algorithm, nbytes, us, ranks=ranks)
-        for ranks in (2, 4)
-        for nbytes in (4, 1024)
-        for algorithm, us in ((name, us) for (here, name), us in times_us.items() if here == ranks)
-    ]
+    rows = [row(name, size, us, ranks=ranks) for (ranks, name), us in times_us.items() for size in (4, 1024)]
     segment = rows[0].segment_bytes
     wanted = [Rule("all_reduce", 2, None, "ring", segment), Rule("all_reduce", 4, None, "bruck", segment)]
     assert tuned(rows) == tuned(rows[::-1])[::-1] == wanted

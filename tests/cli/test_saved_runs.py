@@ -8,22 +8,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dear_mpi.cli import bench as cli_bench
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.transports.loopback import LoopbackTransport
-from tests.cli_checks import assert_one_line
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.cli_checks import assert_one_line, succeed
+from tests.cli_checks import invoke as run
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _wide(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
@@ -65,7 +59,7 @@ def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
 
     monkeypatch.setattr(cli_bench, "show_bench", judging)
     monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
-    assert run(*BENCH).exit_code == 0
+    succeed(*BENCH)
     assert [name for name, what in seen if what == "judges"] == ["rank_0"]
     mine, other = ([what for name, what in seen if name == rank] for rank in ("rank_0", "rank_1"))
     place = mine.index("judges")

@@ -56,10 +56,9 @@ def runs(number):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
-def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
+def test_children_run_nothing_from_the_working_directory(tmp_path, here):
     """The probe and other jobs, which all have this environment."""
     (tmp_path / "mpi4py.py").write_text("open('ran', 'w')")
-    monkeypatch.chdir(tmp_path)
     for way in (("-c", "import mpi4py"), ("-m", "mpi4py")):
         subprocess.run([sys.executable, *way], env=child_environment(os.environ), capture_output=True, check=False)
     assert not (tmp_path / "ran").exists()

@@ -143,16 +143,11 @@ def test_portions_of_staged_buffers_in_debug_mode():
     ({"out": np.zeros(8)}, "portion must be left out if out is given or op is .average."),
 ])  # fmt: skip
 def test_what_is_of_the_whole_has_no_portions(how, said):
-    def body(transport):
-        make_plan("all_reduce", np.ones(8), transport, portion=Portion(0, 1, 2), **how)
-
     with pytest.raises(AgreedError, match=said):
-        run_loopback(2, body)
+        run_loopback(2, lambda each: make_plan("all_reduce", np.ones(8), each, portion=Portion(0, 1, 2), **how))
 
 
 def test_ranks_compare_portions():
-    def body(transport):
-        make_plan("all_reduce", np.ones(8), transport, portion=Portion(transport.rank, transport.rank + 1, 2))
-
+    portions = Portion(0, 1, 2), Portion(1, 2, 2)
     with pytest.raises(AgreedError, match="portion"):
-        run_loopback(2, body)
+        run_loopback(2, lambda each: make_plan("all_reduce", np.ones(8), each, portion=portions[each.rank]))

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives import ProgramError, all_reduce, make_plan, programs, verify
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
+from tests.cli_checks import invoke
 from tests.launch import mpis_at_hand
+from tests.rooms import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "how-to" / "algorithm.md").read_text(encoding="utf-8")
 IMPORTS = "from dear_mpi.collectives.program.program import Program, Receive, Send, Step\n"
 
@@ -215,9 +214,8 @@ def test_another_file_of_the_same_name_is_proved_again(files, monkeypatch, chang
         (files / "below").mkdir()
         monkeypatch.chdir(files / "below")
     Path("mine.py").write_text((files / "wrong.py").read_text().replace("my_wrong_ring", "my_ring"))
-    assert "rank 2, step 1: sends chunk 0 to rank 0 before it holds any data of it" in refusals(
-        "mine.py:my_ring", "all_reduce"
-    )
+    said = "rank 2, step 1: sends chunk 0 to rank 0 before it holds any data of it"
+    assert said in refusals("mine.py:my_ring", "all_reduce")
 
 
 def test_what_runs_is_what_was_proved(files):
@@ -237,12 +235,8 @@ def test_what_runs_is_what_was_proved(files):
 
 def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
     """Right where all ranks are on one host, wrong elsewhere."""
-    ring = (
-        blocks("python")[0]
-        .replace("rank, size)", "rank, size, hosts)", 1)
-        .replace("size - 1)", "size - len(set(hosts)))")
-    )
-    (tmp_path / "mine.py").write_text(ring)
+    ring = blocks("python")[0].replace("rank, size)", "rank, size, hosts)", 1)
+    (tmp_path / "mine.py").write_text(ring.replace("size - 1)", "size - len(set(hosts)))"))
     spec = f"{tmp_path / 'mine.py'}:my_ring"
     assert run_loopback(3, lambda t: int(all_reduce(np.ones(3), t, algorithm=spec)[0])) == [3] * 3
     assert "rank 0: chunk 1 is still empty; expected rank 1's data" in refusals(spec, hosts=[0, 0, 1])
@@ -258,6 +252,6 @@ def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files)
     "command", [("explain", "--check"), ("train", "--threads", "3", "--model", "mlp", "--iterations", "1")]
 )
 def test_a_wrong_algorithm_is_one_line_on_the_command_line(files, command):
-    result = CliRunner().invoke(app, [*command, "--algorithm", "wrong.py:my_wrong_ring"])
+    result = invoke(*command, "--algorithm", "wrong.py:my_wrong_ring")
     assert result.exit_code == 2, result.output
     assert re.search(r"^error: .*rank \d.* chunk \d", result.output, re.MULTILINE)

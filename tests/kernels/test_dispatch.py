@@ -60,12 +60,7 @@ def run_update(grads):
     assert finite[0]
 
 
-USES = {
-    run_pack: ["packer"],
-    run_folder: ["combiner"],
-    run_copier: ["copier"],
-    run_update: ["updater"],
-}
+USES = {run_pack: ["packer"], run_folder: ["combiner"], run_copier: ["copier"], run_update: ["updater"]}
 
 
 def ones():

@@ -66,10 +66,8 @@ def test_models_give_the_bits_of_numpy(standin, name):
     targets = rng.integers(0, 20, (4, 6) if name == "gpt" else 4)
 
     def run(put):
-        layers, loss = (
-            ALL_MODELS[name](shape, 20, np.random.default_rng(1), np.dtype(np.float32)),
-            SoftmaxCrossEntropy(),
-        )
+        layers = ALL_MODELS[name](shape, 20, np.random.default_rng(1), np.dtype(np.float32))
+        loss = SoftmaxCrossEntropy()
         parameters = [parameter for layer in layers for parameter in layer.parameters]
         for parameter in parameters:
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)

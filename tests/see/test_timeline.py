@@ -34,9 +34,8 @@ def test_the_file_of_another_flag_is_refused(command, tmp_path):
     ("compare", ["--schedules", "wfbp,s.py:Lazy", "--json", "s.py"], "--json 's.py' {} --schedules"),
     ("compare", ["--algorithm", "auto:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --algorithm"),
 ])  # fmt: skip
-def test_what_a_run_reads_is_not_written_over(command, flags, said, tmp_path, monkeypatch):
+def test_what_a_run_reads_is_not_written_over(command, flags, said, tmp_path, here):
     """The table of a model was moved to mine.json.old, and then it was not there."""
-    monkeypatch.chdir(tmp_path)
     for name in ("mine.json", "s.py", "d.npz"):
         (tmp_path / name).write_text("{}")
     assert_one_line(invoke(command, "--threads", 1, *flags), said.format("would write over the file of"))

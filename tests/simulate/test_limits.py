@@ -64,8 +64,7 @@ MOST = "must be from 0 to 86400 seconds, not"
     (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
 ])  # fmt: skip
 def test_bad_flags(flags, said):
-    done = invoke("simulate", *flags)
-    assert_one_line(done, said)
+    assert_one_line(invoke("simulate", *flags), said)
 
 
 @pytest.mark.parametrize("flags", [
@@ -177,8 +176,7 @@ FILE = "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: "
 def test_bad_files_of_machines(content, said, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = invoke("simulate", "--network", file)
-    assert_one_line(done, f"network {str(file)!r}", said)
+    assert_one_line(invoke("simulate", "--network", file), f"network {str(file)!r}", said)
 
 
 def test_extras_publish_networks(monkeypatch):

@@ -13,20 +13,15 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import least_s, slow_baselines, verdicts
 from dear_mpi.training.routes.codes import Blocks
 from dear_mpi.training.schedules import SCHEDULES
-from tests.cli_checks import assert_one_line, invoke
+from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.simulate.test_profile import PROFILE
 
 QUICK = ["--ranks", "4", "--fusion", "25MB"]
 
 
-def run(*flags):
-    return invoke("simulate", *QUICK, *flags)
-
-
 def rows_of(tmp_path, *flags):
     file = tmp_path / "rows.json"
-    done = run("--json", file, *flags)
-    assert done.exit_code == 0, done.output
+    done = succeed("simulate", *QUICK, "--json", file, *flags)
     return json.loads(file.read_text()), " ".join(done.output.split())
 
 
@@ -120,8 +115,7 @@ OVER = "would write over the file of"
     ("--fusion 25MB,mine.py:cut --json mine.py", f"--json 'mine.py' {OVER} --fusion"),
     ("--profile p.json --timeline p.json", f"--timeline 'p.json' {OVER} --profile"),
 ])  # fmt: skip
-def test_files_stay_where_something_is_wrong(flags, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_files_stay_where_something_is_wrong(flags, said, tmp_path, monkeypatch, here):
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.2)
     for name in ("p.json", "p.json.old"):
         (tmp_path / name).write_text(json.dumps(asdict(PROFILE)))
@@ -129,14 +123,15 @@ def test_files_stay_where_something_is_wrong(flags, said, tmp_path, monkeypatch)
     (tmp_path / "mine.py").write_text(ENDLESS)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     given = flags.split()
-    assert_one_line(run(*given, *([] if "--json" in given else ["--json", "rows.json"])), said)
+    given += [] if "--json" in given else ["--json", "rows.json"]
+    assert_one_line(invoke("simulate", *QUICK, *given), said)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def test_an_older_report_is_moved_when_the_work_begins(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text("older")
-    assert run("--json", file).exit_code == 0
+    succeed("simulate", *QUICK, "--json", file)
     assert (tmp_path / "rows.json.old").read_text() == "older"
     assert len(json.loads(file.read_text())) == 2
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -73,18 +74,16 @@ def test_a_slow_rank_keeps_all_others_waiting():
     assert slow.row["iteration_s"] - plain.row["iteration_s"] == pytest.approx(0.15)
     assert slow.row["compute_s"] == pytest.approx(0.3), "of the slowest rank"
     same = simulated(schedules=("dear",), fusions=("25MB",), straggler="3:1")[0]
-    assert same.row["iteration_s"] == pytest.approx(
-        simulated(schedules=("dear",), fusions=("25MB",))[0].row["iteration_s"]
-    )
+    (other,) = simulated(schedules=("dear",), fusions=("25MB",))
+    assert same.row["iteration_s"] == pytest.approx(other.row["iteration_s"])
 
 
 def test_the_command_writes_its_rows(tmp_path):
     file = tmp_path / "rows.json"
     done = succeed("simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", file)
     rows = json.loads(file.read_text())
-    assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [
-        (ranks, fusion, schedule) for ranks in (4, 8) for fusion in ("none", "25MB") for schedule in ("wfbp", "dear")
-    ]
+    cases = [(row["ranks"], row["fusion"], row["schedule"]) for row in rows]
+    assert cases == [*product((4, 8), ("none", "25MB"), ("wfbp", "dear"))]
     assert "none of our schedules gains more than" in " ".join(done.output.split())
 
 

@@ -17,7 +17,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from tests.training.route_checks import OnHosts, bytes_between
 from tests.training.test_wires import float32_layers
-from tests.training_checks import Wide, installed, settings
+from tests.training_checks import Wide, installed, settings, steps
 
 HOSTS = [(0, 1), (0, 0, 1), (0, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1, 1), (0, 1, 2, 0, 1)]
 PAIRS = parse_links("100gbit,1us/100gbit,1us,per_host=2")
@@ -31,11 +31,6 @@ def run(choices, ranks=4, link=PAIRS, **how):
 def session(transport, hosts, layers=None, **options):
     how = {"optimizer": SGD(0.1), "fusion": "25MB", "wire": "int8:between"} | options
     return Session(layers or float32_layers(), SoftmaxCrossEntropy(), OnHosts(transport, hosts), **how)
-
-
-def step(of, rank, number):
-    draw = np.random.default_rng([number, rank])
-    of.step(draw.standard_normal((4, 6)).astype(np.float32), draw.integers(0, 4, 4))
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
@@ -70,9 +65,7 @@ def test_ranks_with_a_host_each_have_the_flat_codes_bits():
 
     def body(transport, wire):
         with session(transport, range(3), wire=wire) as of:
-            for number in range(4):
-                step(of, transport.rank, number)
-            return of.parameters_sha256()
+            return steps(of, 4, dtype=np.float32)
 
     found = [run_loopback(3, lambda transport, wire=wire: body(transport, wire)) for wire in ("int8", "int8:between")]
     assert found[0] == found[1]
@@ -98,8 +91,7 @@ def test_what_was_lost_is_sent_from_other_hosts_and_other_buckets():
                 of.load(state)
             before = residual(of).copy()
             of.cut("cut:256B" if state is not None else "25MB")
-            step(of, transport.rank, 1)
-            of.flush()
+            steps(of, 1, 2, dtype=np.float32)
             fabric, mine = of.group.fabric, np.zeros(residual(of).size, bool)
             for bucket, bound in fabric.bound.items():
                 for shard in served(transport.rank, hosts):

@@ -1,6 +1,7 @@
 """Several results in one comparison: each candidate trains a model of its own, as it would train alone."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import timing
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
-from tests.cli.test_cli import run as run_command
+from tests.cli_checks import assert_one_line, invoke, succeed
 from tests.docs.commands import SMALL
 from tests.rooms import DELETED, ROOT
 from tests.training.test_report import NETWORK, gathering
@@ -35,12 +36,7 @@ def alone(ranks=2, **choices):
 def test_each_wire_trains_a_model_of_its_own_and_schedules_have_its_bits(ranks):
     """Of 3 counted iterations in a turn, with one more before the first turn, and one before those that count."""
     rows = compared(["wfbp", "dear"], ["fp32", "int8"], ranks=ranks, iterations=4)
-    assert [(row["wire"], row["schedule"]) for row in rows] == [
-        ("fp32", "wfbp"),
-        ("fp32", "dear"),
-        ("int8", "wfbp"),
-        ("int8", "dear"),
-    ]
+    assert [(row["wire"], row["schedule"]) for row in rows] == [*product(("fp32", "int8"), ("wfbp", "dear"))]
     for row in rows:
         assert (row["iterations"], row["period"], len(row["loss"])) == (4, 1, 4)
         expected = alone(ranks, schedule=row["schedule"], wire=row["wire"], iterations=1 + 2 + 4)
@@ -81,11 +77,9 @@ def test_the_table_says_how_many_iterations_whole_rounds_have(capsys):
 
 def test_a_schedule_with_rounds_stands_once_among_wires():
     rows = compared(["local:2", "dear"], ["fp16", "int8"], fusions=["none", "buckets:1"], iterations=2)
-    assert [(row["asked_fusion"], row["schedule"], row["wire"]) for row in rows] == [
-        (fusion, *pair)
-        for fusion in ("none", "buckets:1")
-        for pair in (("local:2", "fp32"), ("dear", "fp16"), ("dear", "int8"))
-    ]
+    cases = [(row["asked_fusion"], (row["schedule"], row["wire"])) for row in rows]
+    pairs = (("local:2", "fp32"), ("dear", "fp16"), ("dear", "int8"))
+    assert cases == [*product(("none", "buckets:1"), pairs)]
     assert [row["verdict"] == "baseline" for row in rows] == 2 * [True, False, False]
 
 
@@ -107,9 +101,7 @@ def test_a_round_is_a_sample():
 def test_a_model_without_data_has_no_accuracy(capsys, tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
     model = {"model": f"synthetic:{tmp_path}/small.json", "iterations": 2, "data": None, "batch": None}
-    model |= {"forward_time": 0.0}
-    config = Config.of(settings(**model))
-    wires = ["fp32", "int8"]
+    config, wires = Config.of(settings(**model, forward_time=0.0)), ["fp32", "int8"]
     world, rows = run_world(lambda world: (world, Comparison(config, world, ["dear"], wires=wires).run()), threads=1)
     assert {row["accuracy"] for row in rows} == {None}
     show_comparison(world, rows)
@@ -145,8 +137,7 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
     file = tmp_path / "rows.json"
     job = ("compare", "--threads", 2, "--model", "mlp", "--iterations", 2, "--json", file)
     job += ("--timeline", tmp_path / "line.json")
-    done = run_command(*job, "--schedules", "dear-eager,local:2", "--wire", "fp32,int8")
-    assert done.exit_code == 0, done.output
+    done = succeed(*job, "--schedules", "dear-eager,local:2", "--wire", "fp32,int8")
     assert [row["wire"] for row in json.loads(file.read_text())] == ["fp32", "fp32", "int8"]
     line = (tmp_path / "line.json").read_text()
     assert all(name in line for name in ("dear-eager, fp32", "local:2, fp32", "dear-eager, int8"))
@@ -156,6 +147,5 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", ["compare", "simulate"])
 def test_an_empty_wire_is_refused(command):
-    done = run_command(command, "--wire", "fp32,", *(("--threads", 2) if command == "compare" else ()))
-    assert done.exit_code == 2
-    assert "--wire takes one or several with commas between them, not 'fp32,'" in done.stderr
+    done = invoke(command, "--wire", "fp32,", *(("--threads", 2) if command == "compare" else ()))
+    assert_one_line(done, "--wire takes one or several with commas between them, not 'fp32,'")

@@ -1,6 +1,7 @@
 """What is decided once layers have been timed: orders of an iteration, and fusion by time."""
 
-from itertools import pairwise
+import re
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule
 from dear_mpi.training.schedules.dear import DearEager
 from dear_mpi.training.schedules.lookahead import Chain, list_scheduled
 from dear_mpi.training.schedules.schedule import Nominal
-from tests.training_checks import settings
+from tests.training_checks import agreed, batch, settings, steps
 
 FORESEEING = [name for name, kind in SCHEDULES.items() if kind.foresees and kind.take is Schedule.take]  # an order
 
@@ -36,20 +37,13 @@ def layers():
     return found[:-1]
 
 
-def batch(iteration, rank):
-    rng = np.random.default_rng([iteration, rank])
-    return rng.standard_normal((4, 6)), rng.integers(0, 4, 4)
-
-
 def trained(transport, iterations=6, **options):
     """The parameters' digest, the order and the fusion behind some iterations."""
     with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-        for iteration in range(iterations):
-            session.step(*batch(iteration, transport.rank))
-        session.flush()
+        digest = steps(session, iterations)
         (trainer,) = session.group.trainers.values()
         order = None if trainer.schedule.order is None else tuple(trainer.schedule.order)
-        return session.parameters_sha256(), order, session.decisions.fusion, bool(session.decisions.waiting)
+        return digest, order, session.decisions.fusion, bool(session.decisions.waiting)
 
 
 @pytest.mark.parametrize("schedule", FORESEEING)
@@ -82,8 +76,7 @@ def test_an_order_is_for_what_collectives_took_in_training(link, monkeypatch):
     def body(world):
         options = {"schedule": "bytescheduler", "fusion": "buckets:1"}
         with Session(layers(), SoftmaxCrossEntropy(), world, **options) as session:
-            for iteration in range(3):
-                session.step(*batch(iteration, world.rank))
+            steps(session, 3)
 
     monkeypatch.setattr(Profiler, "note", noted)
     monkeypatch.setattr("dear_mpi.training.fusion.decisions.best_order", ordered)
@@ -110,11 +103,11 @@ def test_what_was_decided_is_known_when_buckets_are_cut_like_that_again():
             orders = []
             for fusion in ("none", "layers:2", "none", "layers:2"):
                 session.cut(fusion)
-                steps = 0
-                while session.decisions.waiting or not steps:
-                    session.step(*batch(steps, transport.rank))
-                    steps += 1
-                orders.append((tuple(session.group.trainers["dear-eager"].schedule.order), steps))
+                taken = 0
+                while session.decisions.waiting or not taken:
+                    session.step(*batch(taken, transport.rank))
+                    taken += 1
+                orders.append((tuple(session.group.trainers["dear-eager"].schedule.order), taken))
             return orders
 
     first, second, again, once_more = run_loopback(2, body)[0]
@@ -125,20 +118,13 @@ def test_what_was_decided_is_known_when_buckets_are_cut_like_that_again():
 @pytest.mark.parametrize(("given", "wrong"), [("", ""), ("1,x", "x"), ("-4", "-4"), ("1,100000000", "100000000")])
 def test_borders_are_elements_of_the_model(given, wrong):
     said = rf"fusion 'at:{given}': buckets must begin at elements of this model, from 0 to \d+, not at '{wrong}'"
-
-    def body(transport):
-        with pytest.raises(AgreedError, match=said):
-            trained(transport, schedule="wfbp", fusion=f"at:{given}")
-
-    run_loopback(2, body)
+    assert re.search(said, agreed(lambda each: trained(each, schedule="wfbp", fusion=f"at:{given}"), 2))
 
 
 def test_own_fusion_is_that_of_one_schedule():
-    def body(transport):
-        with pytest.raises(AgreedError, match="fusion 'own' needs one schedule, not wfbp, ddp"):
-            Session(layers(), SoftmaxCrossEntropy(), transport, schedules=["wfbp", "ddp"], fusion="own")
-
-    run_loopback(2, body)
+    assert "fusion 'own' needs one schedule, not wfbp, ddp" in agreed(
+        lambda each: Session(layers(), SoftmaxCrossEntropy(), each, schedules=["wfbp", "ddp"], fusion="own"), 2
+    )
 
 
 def test_gathers_come_last_where_all_gradients_are_looked_at():
@@ -191,10 +177,8 @@ def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
     def body(transport):
         options = {"schedules": ["wfbp", "fsdp", "horovod"], "wire": "fp32", "update": update, "fusion": "none"}
         with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-            prices, bucket = (
-                session.group.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
-                session.group.buckets[1],
-            )
+            prices = session.group.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS])
+            bucket = session.group.buckets[1]
             price = session.group.route.priced(prices)
             costs = {stage.label: cost for stage, cost in session.group.prices.costs.items()}
             wire, values = bucket.count * 4, bucket.count * 8
@@ -218,9 +202,7 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
         return Comparison(Config.of(settings(iterations=4)), world, schedules, fusions=fusions).run()
 
     rows = run_world(body, threads=2)
-    assert [(row["asked_fusion"], row["schedule"]) for row in rows] == [
-        (fusion, schedule) for fusion in fusions for schedule in schedules
-    ]
+    assert [(row["asked_fusion"], row["schedule"]) for row in rows] == [*product(fusions, schedules)]
     assert [row["fusion"].partition(":")[0] for row in rows] == ["none", "none", "none", "25MB", "at", "cut"]
     for row in rows:
         assert len(row["iteration_s"]) == len(row["loss"]) == 4
@@ -233,11 +215,8 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
 
 
 def test_fusions_of_a_comparison_must_differ():
-    def body(world):
-        Comparison(Config.of(settings()), world, ["wfbp"], fusions=["none", "none"]).run()
-
     with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
-        run_world(body, threads=2)
+        run_world(lambda world: Comparison(Config.of(settings()), world, ["wfbp"], fusions=["none"] * 2), threads=2)
 
 
 def test_an_order_that_would_wait_for_ever_is_refused_by_all_ranks(monkeypatch):
@@ -252,29 +231,23 @@ def test_an_order_that_would_wait_for_ever_is_refused_by_all_ranks(monkeypatch):
             return keys + [("all_gather", bucket.index) for bucket in reversed(self.fabric.buckets)]
 
     monkeypatch.setitem(SCHEDULES, "backwards", Backwards)
-
-    def body(transport):
-        with pytest.raises(AgreedError, match=r"schedule 'backwards' waits for the all_gather of bucket 0"):
-            trained(transport, schedule="backwards", fusion="none")
-
-    run_loopback(2, body)
+    said = agreed(lambda each: trained(each, schedule="backwards", fusion="none"), 2)
+    assert "schedule 'backwards' waits for the all_gather of bucket 0" in said
 
 
 def test_ranks_that_decide_apart_are_told(monkeypatch):
     def body(transport):
         class Apart(DearEager):
             def orders(self, nominal):
-                reduces, gathers = (
-                    [(each, bucket.index) for bucket in self.fabric.buckets] for each in self.collectives
-                )
+                buckets = range(len(self.fabric.buckets))
+                reduces, gathers = ([(each, number) for number in buckets] for each in self.collectives)
                 return [reduces + gathers[:: -1 if transport.rank else 1]]
 
         with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
             hooks = Apart(session.group.fabric)
             session.group.trainers["dear-eager"].schedule = hooks
             session.schedules["dear-eager"] = Apart
-            for iteration in range(2):
-                session.step(*batch(iteration, transport.rank))
+            steps(session, 2)
             with pytest.raises(AgreedError, match="the order of dear-eager must be the same on all ranks"):
                 session.step(*batch(2, transport.rank))
             hooks.order = None

@@ -47,8 +47,7 @@ def test_a_failure_is_raised_where_it_is_awaited_and_stops_what_follows():
         after = fabric.launch_act(PLAN, lambda: log.append("after"), "all_gather of bucket 3")
         with pytest.raises(CollectiveError, match="reduce_scatter of bucket 3 failed: no such chunk"):
             failed.wait()
-        with pytest.raises(
-            CollectiveError, match="all_gather of bucket 3 was not run, because before it reduce_scatter of"
-        ):
+        said = "all_gather of bucket 3 was not run, because before it reduce_scatter of"
+        with pytest.raises(CollectiveError, match=said):
             after.wait()
     assert log == ["before"]

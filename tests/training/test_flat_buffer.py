@@ -174,12 +174,8 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
         layers[0].weight.rebind = layers[1].parameters[1].rebind = rebind
         arenas.append(arena_of(layers, wire=wire, optimizer=Adam()))
         networks.append(layers)
-        stays = [
-            parameter.value is value
-            for parameter, value in zip(
-                (parameter for layer in layers for parameter in layer.parameters), values, strict=True
-            )
-        ]
+        parameters = (parameter for layer in layers for parameter in layer.parameters)
+        stays = [parameter.value is value for parameter, value in zip(parameters, values, strict=True)]
         assert stays == [not rebind, False, False, not rebind]
     for _ in range(3):
         grads = {}

@@ -9,7 +9,7 @@ from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.routes.find import UPDATES
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import on_all
+from tests.training_checks import on_all, steps
 
 
 class Cast(Dense):
@@ -32,26 +32,18 @@ def layers(dtype, *, rebind=True):
     return [first, middle, last]
 
 
-def batch(iteration, rank):
-    rng = np.random.default_rng([iteration, rank])
-    return rng.standard_normal((4, 6)), rng.integers(0, 4, 4)
-
-
 def trained(transport, schedule, update, dtype, *, rebind=True):
     """The values of the middle layer behind six iterations, in the middle of which some were changed."""
     mine = layers(dtype, rebind=rebind)
     value = lambda: mine[1].weight.value  # noqa: E731
     options = {"schedule": schedule, "update": update, "algorithm": "ordered", "fusion": "cut:256B"}
     with Session(mine, SoftmaxCrossEntropy(), transport, optimizer=Adam(1e-3), **options) as session:
-        for iteration in range(6):
-            if iteration == 3:
-                session.flush()
-                value()[1] = 5.0
-                value()[2:] = value()[2:].clip(-0.5, 0.5)
-                (kept,) = (v for v in session.state().values() if v.shape == (6, 60) and v[1, 0] > 4)
-                assert (kept[1] == 5.0).all(), "a checkpoint has it"
-            session.step(*batch(iteration, transport.rank))
-        session.flush()
+        steps(session, 3)
+        value()[1] = 5.0
+        value()[2:] = value()[2:].clip(-0.5, 0.5)
+        (kept,) = (v for v in session.state().values() if v.shape == (6, 60) and v[1, 0] > 4)
+        assert (kept[1] == 5.0).all(), "a checkpoint has it"
+        steps(session, 3, 6)
         return value().tobytes()
 
 
@@ -83,9 +75,7 @@ def test_what_was_not_changed_stays_as_exact_as_the_line(update):
         mine[1].weight.value[...] = 1.0
         with Session(mine, SoftmaxCrossEntropy(), transport, optimizer=SGD(1e-3), update=update) as session:
             before = mine[1].weight.value.copy()
-            for iteration in range(3):
-                session.step(*batch(iteration, transport.rank))
-            session.flush()
+            steps(session, 3)
             state = session.state()
             (line,) = (each for each in state.values() if each.shape == (6, 60))
         return (mine[1].weight.value == before).mean() > 0.5 and (line != 1.0).all()

@@ -41,12 +41,7 @@ def seconds(rank, iteration, kind):
 
 # Virtual -------------------------------------------------------------------------------------------------------------
 
-UNEVEN = [
-    {},
-    {"straggler": "2:1.5"},
-    {"update_s": 2e-9},
-    {"update_s": 2e-9, "straggler": "0:1.1"},
-]
+UNEVEN = [{}, {"straggler": "2:1.5"}, {"update_s": 2e-9}, {"update_s": 2e-9, "straggler": "0:1.1"}]
 
 
 def simulated(**choices):
@@ -63,20 +58,17 @@ def run_of(found):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_virtual_run_adds_up(schedule, uneven):
     (found,) = simulated(schedules=(schedule,), **uneven)
-    prediction = found.prediction
-    ranks = run_of(found).ranks
-    assert [rank.name for rank in ranks] == (
-        [f"rank {rank}" for rank in range(4)] if "straggler" in uneven else ["each of 4 ranks"]
-    )
+    prediction, ranks = found.prediction, run_of(found).ranks
+    names = [f"rank {rank}" for rank in range(4)] if "straggler" in uneven else ["each of 4 ranks"]
+    assert [rank.name for rank in ranks] == names
     for rank in ranks:
         assert_in_turn(rank)
     slowest = ranks[int(uneven.get("straggler", "0")[0])]
     last = slowest.iterations[-1]
     assert seconds(slowest, last, "wait") == pytest.approx(prediction.exposed_s, abs=NONE_S)
     assert seconds(slowest, last, "forward") == pytest.approx(prediction.forward_s)
-    assert seconds(slowest, last, "backward") + seconds(slowest, last, "weights") == pytest.approx(
-        prediction.backward_s
-    )
+    backward_s = seconds(slowest, last, "backward") + seconds(slowest, last, "weights")
+    assert backward_s == pytest.approx(prediction.backward_s)
     assert last.end_s - last.begin_s == pytest.approx(prediction.iteration_s)
 
 

@@ -22,31 +22,29 @@ from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.dear import DearEager
 from dear_mpi.training.schedules.lookahead import turns_of
 from tests.rooms import ROOT
+from tests.training_checks import batch, steps
 
 SETTINGS = int(os.environ.get("SETTINGS", "20"))
 RS, AG = "reduce_scatter", "all_gather"
 
 
+SEGMENTS = {"fusion": "25MB", "algorithm": "ring", "segment_bytes": 256}
+
+
 def layers():
     draw = np.random.default_rng(0)
-    sizes = [(20, 60), (60, 60), (60, 60), (60, 8)]
+    sizes = [(6, 60), (60, 60), (60, 60), (60, 4)]
     dense = [Dense(f"dense{number}", draw.standard_normal(size) / 8) for number, size in enumerate(sizes)]
     return [dense[0], Gelu(), dense[1], Gelu(), dense[2], Gelu(), dense[3]]
 
 
 def trained(transport, schedule, **options):
     """The parameters after some iterations, and the turns of portions in them."""
-    options = {
-        "fusion": "25MB",
-        "algorithm": "ring",
-        "segment_bytes": 256,
-        "optimizer": SGD(0.1, momentum=0.9),
-    } | options
+    options = SEGMENTS | {"optimizer": SGD(0.1, momentum=0.9)} | options
     with Session(layers(), SoftmaxCrossEntropy(), transport, schedule=schedule, **options) as session:
         turns = []
         for iteration in range(9):
-            draw = np.random.default_rng([iteration, transport.rank])
-            session.step(draw.standard_normal((4, 20)), draw.integers(0, 8, 4))
+            session.step(*batch(iteration, transport.rank))
             turns += [turn for turn in session.group.trainers[schedule].schedule.order or () if len(turn) == 3]
             if iteration == 4:
                 session.cut("layers:3")
@@ -90,13 +88,8 @@ def test_rounds_and_codes_under_an_order_of_portions(route, monkeypatch):
     monkeypatch.setitem(ROUTES, "seldom", SELDOM)
 
     def body(transport, schedule):
-        options = {"route": route, "fusion": "25MB", "algorithm": "ring", "segment_bytes": 256}
-        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule=schedule, **options) as session:
-            for iteration in range(8):
-                draw = np.random.default_rng([iteration, transport.rank])
-                session.step(draw.standard_normal((4, 20)), draw.integers(0, 8, 4))
-            session.flush()
-            return session.parameters_sha256()
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule=schedule, route=route, **SEGMENTS) as session:
+            return steps(session, 8)
 
     found = [run_loopback(3, lambda each, s=schedule: body(each, s)) for schedule in ("dear", "dear-eager")]
     assert found[0] == found[1]

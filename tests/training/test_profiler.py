@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layer import Parameter
@@ -21,7 +19,7 @@ from dear_mpi.training.fabric.virtual import later
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
-from tests.cli_checks import assert_one_line
+from tests.cli_checks import assert_one_line, invoke
 from tests.simulate.predicted import predicted
 from tests.training.route_checks import OnHosts
 from tests.training_checks import README, installed, settings
@@ -116,12 +114,8 @@ def test_the_seconds_of_each_use_of_the_slowest_rank():
 def test_names_shapes_and_keys():
     found, _ = run_loopback(2, profiled)
     assert [use.name for use in found.uses] == ["first", "Spends 1", "Spends 2", "block.scale"]
-    assert [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in found.uses] == [
-        [(0, (5, 2))],
-        [],
-        [(0, (5, 2))],
-        [(1, (3,))],
-    ]
+    shapes = [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in found.uses]
+    assert shapes == [[(0, (5, 2))], [], [(0, (5, 2))], [(1, (3,))]]
 
 
 def test_parts_of_a_batch_add_up():
@@ -139,28 +133,16 @@ def test_the_first_iterations_do_not_count_nor_do_long_and_short_ones():
     assert [use.forward_s for use in found.uses] == pytest.approx([3.5, 7.0, 14.0, 28.0])
 
 
-def test_sharded_updates_are_timed_on_their_own_thread():
-    def body(transport):
-        layers = [Spends(Clock(), "weight", 0.0, np.ones(64))]
-        with Session(layers, SpendsLoss(Clock()), transport, update="sharded") as session:
-            profiler = Profiler(session.group)
-            for _ in range(4):
-                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
-                profiler.note()
-            return profiler.profile("mine")
-
-    found, _ = run_loopback(2, body)
-    assert found.update_s_per_element > 0
-
-
 @pytest.mark.parametrize("update", ["full", "sharded"])
-def test_buckets_may_be_cut_anew_between_notes(update):
+@pytest.mark.parametrize("cuts", [[], ["none", "25MB", "cut:512B", "none"]], ids=str)
+def test_updates_are_timed_on_their_own_thread_and_buckets_may_be_cut_anew(update, cuts):
     def body(transport):
         layers = [Spends(Clock(), f"weight {number}", 0.0, np.ones(64)) for number in range(3)]
         with Session(layers, SpendsLoss(Clock()), transport, update=update, fusion="none") as session:
             profiler = Profiler(session.group)
-            for fusion in ("none", "25MB", "cut:512B", "none"):
-                session.cut(fusion)
+            for fusion in cuts or [None] * 2:
+                if fusion:
+                    session.cut(fusion)
                 for _ in range(2):
                     session.step(np.zeros((2, 1)), np.zeros((2, 1)))
                     profiler.note()
@@ -246,8 +228,7 @@ def test_a_synthetic_model_has_no_batch_and_takes_its_time(tmp_path):
     (["--profile", "none/a"], "--profile 'none/a' cannot be written: there is no folder 'none'"),
 ])  # fmt: skip
 def test_bad_flags_are_one_line(flags, said):
-    done = CliRunner().invoke(app, ["train", "--threads", "1", *flags])
-    assert_one_line(done, said)
+    assert_one_line(invoke("train", "--threads", 1, *flags), said)
 
 
 @pytest.mark.parametrize("choice", [{"schedule": "dear-eager"}, {"fusion": "mgwfbp"}])
@@ -259,32 +240,27 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     assert not file.exists()
 
 
-def test_one_of_a_run_that_goes_on_counts_from_its_checkpoint(tmp_path):
-    file = tmp_path / "profile.json"
+@pytest.mark.parametrize(
+    ("choices", "done", "decide", "said"),
+    [
+        ({"fusion": "mgwfbp"}, 5, 3, "not 8: after 5 of them the first 3 decide"),
+        ({"fusion": "auto", "schedule": "dear-eager"}, 0, 12, "not 12: the first 12 decide a fusion by trials"),
+    ],
+)
+def test_there_is_room_for_one_after_what_is_decided(choices, done, decide, said, tmp_path):
+    """From a checkpoint; or after an order for the first buckets, times of layers, a cut, and an order for the last."""
+    file, kept = tmp_path / "profile.json", tmp_path / "c.npz"
 
-    def run(iterations, profile=file, *, resume=True):
-        config = Config.of(settings(fusion="mgwfbp", iterations=iterations))
-        saving = Saving(tmp_path / "c.npz", resume=resume)
-        run_loopback(2, lambda each: train(config, World(each), saving=saving, profile=profile))
+    def run(iterations, **how):
+        config = Config.of(settings(iterations=iterations, **choices))
+        run_loopback(2, lambda transport: train(config, World(transport), **how))
 
-    run(5, None, resume=False)
-    with pytest.raises(AgreedError, match="iterations must be more than 8, not 8: after 5 of them the first 3 decide"):
-        run(8)
-    run(9)
-    assert len(read_profile(file).uses) == 6
-
-
-def test_auto_leaves_room_for_a_profile_under_a_schedule_that_foresees(tmp_path):
-    """It decides an order for the first buckets, times layers, cuts, and decides one for the last buckets."""
-    file = tmp_path / "profile.json"
-
-    def run(iterations):
-        config = Config.of(settings(schedule="dear-eager", fusion="auto", iterations=iterations))
-        run_loopback(2, lambda transport: train(config, World(transport), profile=file))
-
-    with pytest.raises(AgreedError, match="more than 12, not 12: the first 12 decide a fusion by trials"):
-        run(12)
-    run(13)
+    if done:
+        run(done, saving=Saving(kept))
+    saving = Saving(kept, resume=True) if done else None
+    with pytest.raises(AgreedError, match=f"iterations must be more than {done + decide}, {said}"):
+        run(done + decide, saving=saving, profile=file)
+    run(done + decide + 1, saving=saving, profile=file)
     assert len(read_profile(file).uses) == 6
 
 

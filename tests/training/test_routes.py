@@ -3,14 +3,11 @@
 import os
 import random
 from dataclasses import replace
-from functools import cache
 from shutil import copy
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -19,26 +16,33 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
-from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.proof import prove
 from dear_mpi.training.routes.route import joined
 from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
+from tests.cli_checks import invoke, succeed
 from tests.pages import Page
 from tests.rooms import ROOT
-from tests.training.route_checks import RANKS, Early, Late, believed, layers, sequential, trained
-from tests.training_checks import settings
+from tests.training.route_checks import (
+    RANKS,
+    Early,
+    Late,
+    believed,
+    check_refused_or_alike,
+    layers,
+    names_a_place,
+    sequential,
+    trained,
+    verdict,
+)
+from tests.training_checks import batch, settings, steps
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
-OTHER_BUFFER = {
-    "gradients": "values",
-    "values": "gradients",
-    "codes": "values",
-    "first codes": "codes",
-    "delta": "values",
-}
+OTHER_BUFFER = {"gradients": "values", "values": "gradients"}
+OTHER_BUFFER |= {"codes": "values", "first codes": "codes", "delta": "values"}
 RANDOM = int(os.environ.get("ROUTES", "200"))
 EXACT = sequential()
 assert isinstance(EXACT, list), EXACT
@@ -109,15 +113,6 @@ def mutants(route):
         yield f"{stage} on another thread", with_stages(route, (*before, other, *after), border)
 
 
-@cache
-def verdict(route):
-    """What is said of a route, or its proof."""
-    try:
-        return prove(route)
-    except RouteError as error:
-        return str(error)
-
-
 MUTANTS = [
     (name, what, mutant)
     for name, route in {"full": FULL, "sharded": SHARDED}.items()
@@ -129,9 +124,7 @@ MUTANTS = [
 def test_a_mutant_is_refused_or_has_the_same_bits(name, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
-        assert found.startswith(f"route '{name}': ")
-        assert "buffer '" in found
-        assert " of bucket 0" in found
+        assert names_a_place(name, found)
         assert goes_wrong(mutant), found
     else:
         assert found.exact
@@ -155,15 +148,7 @@ USERS_MUTANTS = [
     ("name", "what", "mutant"), USERS_MUTANTS, ids=[f"{name}, {what}" for name, what, _ in USERS_MUTANTS]
 )
 def test_a_mutant_of_another_route_is_refused_or_ranks_end_alike(name, what, mutant):
-    found = verdict(mutant)
-    if isinstance(found, str):
-        assert found.startswith(f"route '{name}': ")
-        assert "buffer '" in found
-        assert " of bucket 0" in found
-    else:
-        iterations = 2 * mutant.period
-        (alike,) = {tuple(trained(mutant, engine=engine, iterations=iterations)) for engine in (Early, Late)}
-        assert len(set(alike)) == 1
+    check_refused_or_alike(name, mutant, 2 * mutant.period)
 
 
 def stages_to_draw():
@@ -236,9 +221,8 @@ def test_it_goes_on_from_a_checkpoint(route, tmp_path):
     whole, file = run({**choices, "iterations": 12}), tmp_path / "c.npz"
     run({**choices, "iterations": 4}, saving=Saving(file))
     copy(file, tmp_path / "other.npz")
-    assert (
-        run({**choices, "iterations": 12}, saving=Saving(file, resume=True))["params_sha256"] == whole["params_sha256"]
-    )
+    again = run({**choices, "iterations": 12}, saving=Saving(file, resume=True))
+    assert again["params_sha256"] == whole["params_sha256"]
     other = run({**choices, "iterations": 12}, ranks=2, saving=Saving(tmp_path / "other.npz", resume=True))
     assert other["loss"][4] == pytest.approx(whole["loss"][4], rel=0.3)
     assert other["loss"][-1] < other["loss"][4]
@@ -250,10 +234,8 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
             if state is not None:
                 session.load(state)
             else:
-                draw = np.random.default_rng(transport.rank)
-                session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
-            kept = session.state()
-            return kept, session.group.arena.buffers["residual"].copy()
+                steps(session, 1)
+            return session.state(), session.group.arena.buffers["residual"].copy()
 
     before = run_loopback(3, body)
     after = run_loopback(2, lambda transport: body(transport, before[0][0]))
@@ -283,8 +265,7 @@ def test_a_round_ends_where_parameters_are_looked_at():
         hashes = []
         with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["local"]) as session:
             for iteration in range(8):
-                draw = np.random.default_rng([transport.rank, iteration])
-                session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+                session.step(*batch(iteration, transport.rank))
                 if iteration == 5:
                     session.check_alike()
                 session.flush()
@@ -305,18 +286,18 @@ def test_auto_takes_shards_where_that_gives_the_same_bits(choices, taken):
     assert report["params_sha256"] == run({"update": "full", **choices})["params_sha256"]
 
 
+def written(folder, out):
+    (folder / "mine.py").write_text(
+        f"from dear_mpi.training.routes import *\nmine = Route('mine', out={out}, back=(Update(), Unpack()))\n"
+    )
+    return f"{folder}/mine.py:mine"
+
+
 def test_explain_shows_a_route_and_what_was_found(tmp_path):
-    shown = CliRunner().invoke(app, ["explain", "--route", NAMES["local"]])
-    assert shown.exit_code == 0
+    shown = succeed("explain", "--route", NAMES["local"])
     assert "all_gather values" in shown.output
     assert "after each round of 4 iterations all ranks have the same values" in shown.output
-    proved = CliRunner().invoke(app, ["explain", "--route", "full", "--check"])
-    assert proved.exit_code == 2
-    assert "--route shows a route, which is proved anyway: leave out --check" in proved.output
-    (tmp_path / "mine.py").write_text(
-        "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack(),), back=(Update(), Unpack()))\n"
-    )
-    wrong = CliRunner().invoke(app, ["explain", "--route", f"{tmp_path}/mine.py:mine"])
+    wrong = invoke("explain", "--route", written(tmp_path, "(Pack(),)"))
     assert wrong.exit_code == 2
     assert "stage 1 (update all on the engine thread), at buffer 'values' of bucket 0" in wrong.output
 
@@ -343,12 +324,8 @@ class Undeclared(Update):
 
 
 def test_stages_without_a_comma_are_no_tuple(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack()), back=(Update(), Unpack()))\n"
-    )
     with pytest.raises(ValueError, match="must have a tuple of stages in out, not Pack"):
-        find_route(f"{file}:mine")
+        find_route(written(tmp_path, "(Pack())"))
 
 
 def test_a_line_that_no_stage_declares_is_refused():
@@ -380,8 +357,7 @@ def test_buckets_are_cut_anew_on_a_users_route():
             for number, fusion in enumerate(["none", "25MB", "cut:256B", "none"]):
                 session.cut(fusion)
                 for part in range(2):
-                    draw = np.random.default_rng([number, part, transport.rank])
-                    session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+                    session.step(*batch(2 * number + part, transport.rank))
             session.flush()
             return session.parameters_sha256()
 
@@ -393,11 +369,9 @@ def test_a_round_begins_where_training_goes_on():
 
     def body(transport):
         def step(session, schedule, number):
-            draw = np.random.default_rng([number, transport.rank])
-            session.iterate(schedule, draw.standard_normal((4, 6)), draw.integers(0, 4, 4), 4 * transport.size)
+            session.iterate(schedule, *batch(number, transport.rank), 4 * transport.size)
 
-        mine = layers()
-        with Session(mine, SoftmaxCrossEntropy(), transport, schedules=["wfbp", "dear"]) as session:
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedules=["wfbp", "dear"]) as session:
             for number in range(6):
                 step(session, ("wfbp", "dear")[number % 2], number)
             state = session.state()
@@ -422,10 +396,7 @@ def test_updates_are_counted_where_values_are_seldom_unpacked():
         options = {"route": "mine", "optimizer": Adam(0.01)}
         with Session(own, SoftmaxCrossEntropy(), transport, **options) as session:
             begin = session.load(state) if state is not None else 0
-            for number in range(begin, begin + iterations):
-                draw = np.random.default_rng([number, transport.rank])
-                session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
-            return session.parameters_sha256(), session.state(begin + iterations)
+            return steps(session, begin, begin + iterations), session.state(begin + iterations)
 
     with believed(route):
         whole = run_loopback(2, body)

@@ -137,16 +137,11 @@ REDUCED = [action for i in (2, 1, 0) for action in (f"wait for all_reduce {i}", 
 GATHERED = [(f"wait for all_gather {i}", f"update {i}") for i in range(3)]
 
 
-def test_sequential_communicates_after_backward():
-    iteration = [*FORWARD, "backward 3", "backward 2", "backward 1", "backward 0"]
-    iteration += ["all_reduce 2", "all_reduce 1", "all_reduce 0", *REDUCED]
-    assert recorded("sequential") == 2 * iteration
-
-
-def test_wfbp_communicates_during_backward():
-    iteration = [*FORWARD, "backward 3", "all_reduce 2", "backward 2", "backward 1", "all_reduce 1"]
-    iteration += ["backward 0", "all_reduce 0", *REDUCED]
-    assert recorded("wfbp") == 2 * iteration
+def test_sequential_communicates_after_backward_and_wfbp_during_it():
+    alone = ["backward 3", "backward 2", "backward 1", "backward 0", "all_reduce 2", "all_reduce 1", "all_reduce 0"]
+    mixed = ["backward 3", "all_reduce 2", "backward 2", "backward 1", "all_reduce 1", "backward 0", "all_reduce 0"]
+    assert recorded("sequential") == 2 * [*FORWARD, *alone, *REDUCED]
+    assert recorded("wfbp") == 2 * [*FORWARD, *mixed, *REDUCED]
 
 
 def test_dear_reduces_during_backward_and_gathers_during_forward():

@@ -30,9 +30,7 @@ from dear_mpi.training.fusion.tuning import (
     readable,
     size_text,
 )
-from dear_mpi.training.fusion.tuning import (
-    START as USUAL_START,
-)
+from dear_mpi.training.fusion.tuning import START as USUAL_START
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.training_checks import EVERY
@@ -40,7 +38,9 @@ from tests.training_checks import EVERY
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
 NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
-FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
+FINER = (
+    64 if EVERY else 16
+)  # sizes between each power of two and the next, of which the best is what searches are held against
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, Parameter, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import KINDS, agreed, on_all, session_script
+from tests.training_checks import KINDS, agreed, batch, on_all, session_script, steps
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -27,11 +27,6 @@ def test_the_script_of_the_page_trains(threads, capsys):
 def layers():
     rng = np.random.default_rng(0)
     return [Dense("first", rng.standard_normal((6, 40))), Gelu(), Dense("last", rng.standard_normal((40, 4)))]
-
-
-def batch(iteration, rank, rows=4):
-    rng = np.random.default_rng([iteration, rank])
-    return rng.standard_normal((rows, 6)), rng.integers(0, 4, rows)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -65,8 +60,7 @@ def test_the_memory_of_a_session_that_is_over_goes_with_its_layers(algorithm, fu
     def trained(transport):
         options = {"algorithm": algorithm, "fusion": fusion}
         with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-            for iteration in range(5):
-                session.step(*batch(iteration, transport.rank))
+            steps(session, 5)
             return weakref.ref(session.group.arena.values.base)
 
     gc.collect()
@@ -323,12 +317,7 @@ def test_schedules_take_turns_without_a_flush_between_them(update):
     """What one has left under way ends before another one begins: the same bits as under one of them."""
 
     def trained(transport, *schedules):
-        options = {
-            "schedules": list(dict.fromkeys(schedules)),
-            "fusion": "none",
-            "algorithm": "ordered",
-            "update": update,
-        }
+        options = {"schedules": [*dict.fromkeys(schedules)], "fusion": "none", "algorithm": "ordered", "update": update}
         with Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=Adam(0.01), **options) as session:
             for iteration in range(6):
                 x, targets = batch(iteration, transport.rank)

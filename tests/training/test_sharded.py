@@ -1,9 +1,10 @@
 """``--update sharded``: each rank has a part of the optimiser's state, and all have the very same bits."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.program import chunk_bounds
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
@@ -15,7 +16,7 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.learning_rate import Cosine
 from dear_mpi.training.routes.find import SHARDED, UPDATES
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
-from tests.training_checks import KINDS, third
+from tests.training_checks import KINDS, agreed, batch, on_all, steps, third
 
 OPTIONS = [
     {"optimizer": Adam(0.01), "fusion": "none"},
@@ -33,11 +34,6 @@ def layers():
     tied = Dense("tied", first.weight.value)
     tied.bias.trained, last.weight.rebind = False, False
     return [first, Gelu(), tied, Gelu(), last]
-
-
-def batch(iteration, rank):
-    rng = np.random.default_rng([iteration, rank])
-    return rng.standard_normal((4, 6)), rng.integers(0, 4, 4)
 
 
 def trained(transport, schedule, update, *, recut=False, **options):
@@ -67,22 +63,16 @@ def test_an_overflow_is_told_to_all_ranks_alike():
     """One rank alone meets it, in its shard; all raise what they raise with whole updates."""
 
     def broken(transport, update):
-        mine = layers()
-        try:
-            options = {"update": update, "fusion": "none", "optimizer": Adam()}
-            with Session(mine, SoftmaxCrossEntropy(), transport, **options) as session:
-                for iteration in range(4):
-                    x, targets = batch(iteration, transport.rank)
-                    if iteration == 2 and transport.rank == 1:
-                        session.loss.backward = lambda scale: np.full((4, 4), 1e308) * [[0, 0, 0, 1e308]]
-                    session.step(x, targets)
-        except AgreedError as error:
-            return str(error)
+        options = {"update": update, "fusion": "none", "optimizer": Adam()}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+            steps(session, 2)
+            if transport.rank == 1:
+                session.loss.backward = lambda scale: np.full((4, 4), 1e308) * [[0, 0, 0, 1e308]]
+            steps(session, 2, 4)
 
-    said = {update: set(run_loopback(3, lambda each, u=update: broken(each, u))) for update in ("full", "sharded")}
-    assert said["full"] == said["sharded"]
-    (text,) = said["full"]
-    assert "gradients, summed in float64, are infinite or not a number in update 2" in text
+    full, sharded = (agreed(lambda each, u=update: broken(each, u)) for update in ("full", "sharded"))
+    assert full == sharded
+    assert "gradients, summed in float64, are infinite or not a number in update 2" in full
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "auto", "bruck", "naive"])
@@ -96,13 +86,8 @@ def test_same_bits_with_other_algorithms(algorithm, schedule):
 
 
 def test_algorithms_must_have_both_halves():
-    def body(transport):
-        with pytest.raises(AgreedError) as error:
-            trained(transport, "wfbp", "sharded", algorithm="recursive_doubling")
-        return str(error.value)
-
     assert trained_alone("wfbp", "full", algorithm="recursive_doubling"), "it has all_reduce"
-    (said,) = set(run_loopback(2, body))
+    said = agreed(lambda each: trained(each, "wfbp", "sharded", algorithm="recursive_doubling"), 2)
     assert "schedule 'wfbp' on the route 'sharded' takes reduce_scatter and all_gather: algorithm" in said
 
 
@@ -124,13 +109,7 @@ class Early(Dear):
 def test_no_gather_may_go_before_the_verdict(update, monkeypatch):
     """It would be of values that the verdict of the iteration before has scaled; or wait for ever."""
     monkeypatch.setitem(SCHEDULES, "early", Early)
-
-    def body(transport):
-        with pytest.raises(AgreedError) as error:
-            trained(transport, "early", update, clip=0.5, fusion="none")
-        return str(error.value)
-
-    (said,) = set(run_loopback(2, body))
+    said = agreed(lambda each: trained(each, "early", update, clip=0.5, fusion="none"), 2)
     assert "schedule 'early' has an order in which an all_gather goes before the last reduction" in said
     assert trained_alone("early", update, fusion="none") == trained_alone("dear", "full", fusion="none")
 
@@ -173,14 +152,10 @@ def test_values_that_overflow_are_no_gradients_that_do():
     """Both say the same, in the same iteration: the gradients are finite."""
 
     def body(transport, update):
-        try:
-            with Session(layers(), SoftmaxCrossEntropy(), transport, update=update, optimizer=SGD(1e300)) as session:
-                for iteration in range(4):
-                    session.step(*batch(iteration, transport.rank))
-        except AgreedError as error:
-            return str(error)
+        with Session(layers(), SoftmaxCrossEntropy(), transport, update=update, optimizer=SGD(1e300)) as session:
+            steps(session, 4)
 
-    said = {text for update in UPDATES for text in run_loopback(3, lambda each, u=update: body(each, u))}
+    said = {text for update in UPDATES for text in on_all(lambda each, u=update: body(each, u))}
     assert len(said) == 1
     assert said != {None}
 
@@ -234,12 +209,8 @@ class Backwards(Dear):
 def test_an_order_of_the_iteration(schedule, clip, monkeypatch):
     monkeypatch.setitem(SCHEDULES, "mine", schedule)
     options = {"clip": clip, "fusion": "none", "optimizer": Adam(0.01)}
-    answers = {
-        run_loopback(3, lambda each, n=name, u=update: trained(each, n, u, **options)[0])[0]
-        for name in ("mine", "wfbp")
-        for update in ("full", "sharded")
-    }
-    assert len(answers) == 1
+    runs = product(("mine", "wfbp"), ("full", "sharded"))
+    assert len({run_loopback(3, lambda each, run=run: trained(each, *run, **options)[0])[0] for run in runs}) == 1
 
 
 def test_where_the_gathers_of_an_order_go():

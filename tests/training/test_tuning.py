@@ -5,11 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
-from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
@@ -21,23 +17,15 @@ from dear_mpi.training.fusion.tuning import FILL, TIMED, candidates
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
-from tests.cli_checks import assert_one_line
-from tests.training_checks import settings
+from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.training_checks import on_all, settings
 from tests.tuning_checks import LAYERS, RANGE, Clock, Loss, Spends, check_trials, tuned
 
 TRIAL = FILL + TIMED  # iterations
 
 
 def on_threads(size, **choices):
-    """What each rank finds, or what it says of an error."""
-
-    def body(transport):
-        try:
-            return tuned(transport, transport.rank, size, **choices)
-        except AgreedError as error:
-            return str(error)
-
-    return run_loopback(size, body)
+    return on_all(lambda transport: tuned(transport, transport.rank, size, **choices), size)
 
 
 @pytest.mark.parametrize(
@@ -60,27 +48,20 @@ def test_bits_do_not_depend_on_cuts_with_ordered(fusion, options):
 
 def test_a_session_that_is_cut_by_hand_is_tuned_no_more():
     def body(transport):
-        def look(session):
-            session.cut("none")
+        clock = Clock()
+        loss = Loss(clock, lambda buckets: 1.0)
+        layers = [Spends(clock, number, 1e-3) for number in range(LAYERS)]
+        with Session(layers, loss, transport, fusion=f"bo:{RANGE}") as session:
+            loss.session = session
+            session.group.streams.compute.mark = lambda: clock.now
+            for iteration in range(4 * TRIAL):
+                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+                if iteration == TRIAL + 1:
+                    session.cut("none")
+            tuning = session.decisions.tuning
+            return len(tuning.trials), session.decisions.fusion, tuning.over
 
-        return cut_by_hand(transport, look)
-
-    assert run_loopback(2, body) == [(1, "none", True)] * 2
-
-
-def cut_by_hand(transport, look):
-    clock = Clock()
-    loss = Loss(clock, lambda buckets: 1.0)
-    layers = [Spends(clock, number, 1e-3) for number in range(LAYERS)]
-    with Session(layers, loss, transport, fusion=f"bo:{RANGE}") as session:
-        loss.session = session
-        session.group.streams.compute.mark = lambda: clock.now
-        for iteration in range(4 * TRIAL):
-            session.step(np.zeros((2, 1)), np.zeros((2, 1)))
-            if iteration == TRIAL + 1:
-                look(session)
-        tuning = session.decisions.tuning
-        return len(tuning.trials), session.decisions.fusion, tuning.over
+    assert on_all(body, 2) == [(1, "none", True)] * 2
 
 
 def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):
@@ -135,10 +116,8 @@ def test_train_reports_its_trials_and_ends_with_the_same_bits():
 
     report = trained(**SMALL)
     tried = report["tuned"]
-    assert (report["tuner"], report["fusion"]) == (
-        SMALL["fusion"],
-        min(tried, key=lambda each: each["seconds"])["fusion"],
-    )
+    best = min(tried, key=lambda each: each["seconds"])["fusion"]
+    assert (report["tuner"], report["fusion"]) == (SMALL["fusion"], best)
     assert len(report["iteration_s"]) == len(report["loss"]) == 60
     assert report["uncounted"] == len(tried) * TRIAL + 2
     frozen = trained(**SMALL | {"fusion": report["fusion"]})
@@ -161,15 +140,14 @@ def test_the_command_says_what_repeats_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     file, profile = tmp_path / "run.json", tmp_path / "profile.json"
     flags = ["--fusion", SMALL["fusion"], "--iterations", "60", "--json", file, "--profile", profile]
-    done = CliRunner().invoke(app, ["train", "--threads", "2", *map(str, flags)])
-    assert done.exit_code == 0, done.output
+    done = succeed("train", "--threads", 2, *flags)
     report = json.loads(file.read_text())
     assert f"trials of {SMALL['fusion']}; --fusion {report['fusion']} repeats it" in done.output
     assert read_profile(profile).update_s_per_element > 0, "of the buckets that it ends with"
 
 
 def test_too_few_iterations_are_one_line():
-    done = CliRunner().invoke(app, ["train", "--threads", "2", "--fusion", "auto", "--iterations", "6"])
+    done = invoke("train", "--threads", 2, "--fusion", "auto", "--iterations", 6)
     assert_one_line(done, "iterations must be more than 6, not 6: the first 6 decide a fusion by trials")
 
 

@@ -22,7 +22,7 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training.test_sharded import layers
-from tests.training_checks import installed, on_all, settings
+from tests.training_checks import agreed, installed, settings
 
 BATCH = 12
 CASES = {3: (3, 1, 1), 2: (0.5, 1), 4: (1, 0, 2, 1), 5: (1, 5, 1, 2, 0.1)}
@@ -34,18 +34,20 @@ def examples():
 
 
 def trained(transport, *, iterations=8, cut=None, **options):
-    """The parameters, and the shapes of state on this rank."""
+    """The parameters, the sizes of state on this rank, and the weights and examples of each iteration."""
     batches = Batches(examples(), BATCH, rank=transport.rank, size=transport.size, seed=0)
-    mine = layers()
     options = {"optimizer": Adam(0.01), "algorithm": "ring", "fusion": "cut:128B"} | options
-    with Session(mine, SoftmaxCrossEntropy(), transport, **options) as session:
+    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+        parts = []
         for iteration in range(iterations):
             if cut and iteration == iterations // 2:
                 session.cut(cut)
-            session.step(*batches.part(iteration, session.weights), total=BATCH)
+            x, targets = batches.part(iteration, session.weights)
+            parts.append((session.weights, len(x)))
+            session.step(x, targets, total=BATCH)
         session.flush()
         values = [parameter.value.copy() for parameter in session.parameters]
-        return session.parameters_sha256(), values, [array.size for array in session.group.arena.state]
+        return session.parameters_sha256(), values, [array.size for array in session.group.arena.state], parts
 
 
 def close(values, others, rtol):
@@ -91,7 +93,7 @@ def test_codes_follow_the_shards(wire):
 
 def test_state_is_kept_in_proportion():
     found = run_loopback(4, partial(trained, weights=(1, 0, 2, 1), update="sharded", fusion="buckets:1"))
-    sizes = [size for _, _, (size, _) in found]
+    sizes = [size for _, _, (size, _), _ in found]
     assert sizes[1] == 0
     assert sizes[2] == 2 * sizes[0] == 2 * sizes[3]
 
@@ -121,10 +123,8 @@ def test_every_example_is_in_one_part():
     ],
 )
 def test_wrong_weights_are_refused_by_name_on_all_ranks(weights, said):
-    (found,) = set(on_all(lambda transport: trained(transport, weights=weights)))
-    assert said in found
-    (found,) = set(on_all(lambda each: train(Config(**settings(optimizer="adam", weights=weights)), World(each))))
-    assert said in found
+    assert said in agreed(lambda transport: trained(transport, weights=weights))
+    assert said in agreed(lambda each: train(Config(**settings(optimizer="adam", weights=weights)), World(each)))
 
 
 @pytest.mark.parametrize("text", ["", "3,x,1", "3;1", "1,,1"])
@@ -134,7 +134,7 @@ def test_a_text_that_is_no_weights_is_refused(text):
 
 
 def test_ranks_that_train_alone_have_no_weights():
-    (said,) = set(on_all(lambda transport: trained(transport, weights=(3, 1, 1), schedule="local:2")))
+    said = agreed(lambda transport: trained(transport, weights=(3, 1, 1), schedule="local:2"))
     assert "weights must be left out: on the route 'local:2' each rank updates by its own gradients" in said
 
 
@@ -176,29 +176,11 @@ def slow_rank(monkeypatch):
 @pytest.mark.parametrize("update", ["full", "sharded"])
 def test_measured_weights_are_alike_and_hold_from_then_on(update, slow_rank):
     (alone,) = run_loopback(1, trained)
-    seen = run_loopback(3, partial(watched, update=update))
+    seen = run_loopback(3, partial(trained, update=update, weights="measured"))
     assert len({digest for digest, *_ in seen}) == 1
-    for _, values, weights, sizes in seen:
-        assert weights == [None] * 3 + [(1.0, 0.33, 1.0)] * 5
+    for (_, values, _, parts), count in zip(seen, (5, 2, 5), strict=True):
         close(values, alone[1], rtol=1e-6)
-        assert sizes[:3] == [4, 4, 4]
-    assert [sizes[3:] for *_, sizes in seen] == [[5] * 5, [2] * 5, [5] * 5]
-
-
-def watched(transport, **options):
-    """The same with weights that are measured: the weights and the number of examples in each iteration."""
-    batches = Batches(examples(), BATCH, rank=transport.rank, size=transport.size, seed=0)
-    options = {"optimizer": Adam(0.01), "algorithm": "ring", "fusion": "cut:128B", "weights": "measured"} | options
-    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-        weights, sizes = [], []
-        for iteration in range(8):
-            x, targets = batches.part(iteration, session.weights)
-            weights.append(session.weights)
-            sizes.append(len(x))
-            session.step(x, targets, total=BATCH)
-        session.flush()
-        values = [parameter.value.copy() for parameter in session.parameters]
-        return session.parameters_sha256(), values, weights, sizes
+        assert parts == [(None, 4)] * 3 + [((1.0, 0.33, 1.0), count)] * 5
 
 
 @pytest.mark.parametrize("choices", [{"fusion": each} for each in (*BY_TIME, "auto", "bo:32KB..256KB")], ids=str)
@@ -225,8 +207,8 @@ def test_a_job_gives_each_rank_its_part(slow_rank):
 
 def test_too_few_iterations_are_refused():
     config = Config.of(settings(weights="measured", iterations=3))
-    (said,) = set(on_all(lambda transport: train(config, World(transport)), ranks=2))
-    assert "iterations must be more than 3, not 3: the first 3 decide weights" in said
+    said = "iterations must be more than 3, not 3: the first 3 decide weights"
+    assert said in agreed(lambda transport: train(config, World(transport)), ranks=2)
 
 
 def test_a_comparison_measures_once(slow_rank):
@@ -263,8 +245,7 @@ def test_what_is_not_finite_in_a_small_shard_is_told_to_all():
                     session.loss.backward = lambda scale: np.full((11, 4), np.nan)
                 session.step(*batches.part(iteration, session.weights), total=BATCH)
 
-    (said,) = set(on_all(broken))
-    assert "are infinite or not a number in update 1" in said
+    assert "are infinite or not a number in update 1" in agreed(broken)
 
 
 def test_a_synthetic_rank_takes_the_time_of_its_share(monkeypatch):
@@ -282,8 +263,8 @@ def test_a_straggler_is_of_synthetic_models_alone():
     with pytest.raises(ValueError, match="straggler does not apply to the model 'mlp'"):
         Config.of(settings(straggler="0:3"))
     config = Config.of({"model": "synthetic:resnet50", "straggler": "9:3"})
-    (said,) = set(on_all(lambda transport: train(config, World(transport)), ranks=2))
-    assert "straggler must be a rank of 0..1, not 9" in said
+    said = "straggler must be a rank of 0..1, not 9"
+    assert said in agreed(lambda transport: train(config, World(transport)), ranks=2)
 
 
 def test_a_job_of_synthetic_layers_keeps_pace():

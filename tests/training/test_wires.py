@@ -22,7 +22,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules.local import Outer
 from tests.training.route_checks import layers
-from tests.training_checks import installed, settings
+from tests.training_checks import batch, installed, settings
 
 CODES = {name: kind for name in WIRES if (kind := kind_of(name))}  # with those of extras
 EVERY = [kind.example or name for name, kind in CODES.items()]
@@ -144,16 +144,14 @@ def float32_layers():
 
 def steps(transport, iterations=4, *, spoil=None, each=None, **options):
     """A session of a few iterations; a rank may be spoilt before the third."""
-    with Session(
-        float32_layers(), SoftmaxCrossEntropy(), transport, optimizer=SGD(0.1), fusion="25MB", **options
-    ) as session:
+    options = {"optimizer": SGD(0.1), "fusion": "25MB"} | options
+    with Session(float32_layers(), SoftmaxCrossEntropy(), transport, **options) as session:
         for iteration in range(iterations):
             if iteration == 2 and spoil is not None:
                 session.flush()
                 if transport.rank == 1:
                     spoil(session)
-            draw = np.random.default_rng([iteration, transport.rank])
-            session.step(draw.standard_normal((4, 6)).astype(np.float32), draw.integers(0, 4, 4))
+            session.step(*batch(iteration, transport.rank, dtype=np.float32))
             if each is not None:
                 each(session)
         return session.parameters_sha256()
@@ -218,9 +216,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         layer.backward = poisoned
 
     with pytest.raises(AgreedError, match="are infinite or not a number in update 2"):
-        run_loopback(
-            3, lambda transport: steps(transport, wire=wire, spoil=poison, each=lambda session: session.flush())
-        )
+        run_loopback(3, lambda each: steps(each, wire=wire, spoil=poison, each=lambda session: session.flush()))
 
 
 @pytest.mark.parametrize(

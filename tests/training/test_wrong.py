@@ -6,7 +6,6 @@ from functools import wraps
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import ALL_MODELS, MODELS
@@ -15,30 +14,21 @@ from dear_mpi.training.layer_call import Copies
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
-from tests.training_checks import KINDS, README, arena_of, settings
+from tests.training_checks import KINDS, README, arena_of, on_all, settings
 
 RANKS = 3
 
 
 def complaints(command=train, ranks=RANKS, **choices):
     """What each rank says, instead of a result."""
-
-    def body(transport):
-        try:
-            command(Config.of(settings(**choices)), World(transport))
-        except AgreedError as error:
-            return str(error)
-        return None
-
-    return run_loopback(ranks, body)
+    return on_all(lambda each: command(Config.of(settings(**choices)), World(each)) and None, ranks)
 
 
 def complaint(**choices):
     """What all ranks say, in the same words."""
-    said = complaints(**choices)
-    assert said[0] is not None, "nobody complained"
-    assert said == said[:1] * len(said)
-    return said[0]
+    (said,) = {*complaints(**choices)}
+    assert said is not None, "nobody complained"
+    return said
 
 
 class Mine(Dense):
@@ -98,11 +88,8 @@ def model(monkeypatch):
     def change(layer):
         def build(shape, classes, rng, dtype):
             weights = [rng.standard_normal(shape).astype(dtype) / 8 for shape in ((64, 20), (20, 20), (20, classes))]
-            kinds = Dense, layer, Dense
-            return [
-                Reshape((64,)),
-                *(kind(f"dense{i}", w) for i, (kind, w) in enumerate(zip(kinds, weights, strict=True))),
-            ]
+            kinds = zip((Dense, layer, Dense), weights, strict=True)
+            return [Reshape((64,)), *(kind(f"dense{number}", weight) for number, (kind, weight) in enumerate(kinds))]
 
         monkeypatch.setitem(MODELS, "mlp", build)
 
@@ -277,10 +264,8 @@ class Counts(Holds):
         return super().backward(dy)
 
 
-class IsNotCopied(Holds):
-    def __init__(self, name, weight):
-        super().__init__(name, weight)
-        self.lock = threading.Lock()
+class IsNotCopied(KeepsALock):
+    forward = Dense.forward
 
 
 def test_ranks_that_are_threads_fill_shared_memory_in_turn():

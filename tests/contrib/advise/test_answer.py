@@ -43,11 +43,8 @@ def answered(seen, **given):
 
 def test_rows_are_those_of_simulate():
     found = answered(observation())
-    (ddp,) = simulate(
-        Settings(
-            profile=PROFILE, models=("Net",), ranks=(4,), network="1gbit,50us", schedules=("ddp",), fusions=("ddp",)
-        )
-    )
+    how = {"profile": PROFILE, "models": ("Net",), "ranks": (4,), "network": "1gbit,50us"}
+    (ddp,) = simulate(Settings(**how, schedules=("ddp",), fusions=("ddp",)))
     assert found.ddp.iteration_s == ddp.row["iteration_s"] == ddp.prediction.iteration_s
     assert found.best.iteration_s < found.ddp.iteration_s  # 32 MB take longer than the backward pass
     assert found.twice_s < found.best.iteration_s
@@ -78,10 +75,8 @@ def test_where_nothing_is_to_be_gained_the_answer_says_so():
 
 
 def test_buckets_are_those_of_the_script():
-    buckets = [
-        len(answered(observation(wrapped=wrapped)).ddp.simulated.prediction.buckets)
-        for wrapped in (Wrapped(), Wrapped(4 << 20), Wrapped(100 << 20))
-    ]
+    seen = (answered(observation(wrapped=Wrapped(*size))) for size in ((), (4 << 20,), (100 << 20,)))
+    buckets = [len(each.ddp.simulated.prediction.buckets) for each in seen]
     assert buckets == [2, 4, 1]  # of layers of 4 MB: one, then 7; two each; all
 
 
@@ -100,12 +95,8 @@ def test_parts_that_are_sent_one_by_one_take_longer():
 
 def test_what_could_not_be_seen_is_said_where_there_is_any():
     assert list(unseen(observation(wrapped=Wrapped()))) == []
-    seen = observation(
-        wrapped=Wrapped(unlike=("a communication hook",)),
-        notes=("bias: no gradient came",),
-        high_s=2 * TOTAL_S,
-        watched_s=2 * TOTAL_S,
-    )
+    how = {"wrapped": Wrapped(unlike=("a communication hook",)), "notes": ("bias: no gradient came",)}
+    seen = observation(high_s=2 * TOTAL_S, watched_s=2 * TOTAL_S, **how)
     said = list(unseen(Observation(replace(seen.profile, device="cpu", rest_s=TOTAL_S / 2), seen.observed)))
     begins = ("no GPU", "50% of", "iterations differ", "watched iterations", "DDP has a communication hook", "bias: no")
     assert [text[: len(begin)] for text, begin in zip(said, begins, strict=True)] == list(begins)

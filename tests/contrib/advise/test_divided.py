@@ -48,10 +48,8 @@ def test_parts_of_a_batch_are_added_up():
         watched([("begin", 0, 0.75), *FORWARD, *BACKWARD, *FORWARD, *BACKWARD, *STEP], plain_s=[99.0])
     ).profile
     assert profile.accumulate == 2
-    assert [(use.name, use.forward_s, use.backward_s) for use in profile.uses] == [
-        ("first", 3.0, 3.25),
-        ("second", 4.0, 7.0),
-    ]
+    uses = [(use.name, use.forward_s, use.backward_s) for use in profile.uses]
+    assert uses == [("first", 3.0, 3.25), ("second", 4.0, 7.0)]
     assert profile.update_s_per_element == 4.0 / 16
 
 

@@ -194,23 +194,19 @@ def test_modules_made_anew_count_as_one(tmp_path, place, anew):
 
 
 def test_validation_and_checkpoints_are_no_passes(tmp_path):
-    code = HEAD + LOOP.replace(
-        "    optimizer.step()", "    with torch.no_grad(): net(torch.ones(1, 4))\n    optimizer.step()"
-    )
+    step, validation = "    optimizer.step()", "    with torch.no_grad(): net(torch.ones(1, 4))\n"
+    code = HEAD + LOOP.replace(step, validation + step)
     checkpoint = "torch.utils.checkpoint.checkpoint(net, torch.randn(3, 4, requires_grad=True), use_reentrant=False)"
-    code = code.replace("net(torch.randn(3, 4))", checkpoint).replace(
-        "import sys", "import sys, torch.utils.checkpoint"
-    )
+    code = code.replace("net(torch.randn(3, 4))", checkpoint)
+    code = code.replace("import sys", "import sys, torch.utils.checkpoint")
     profile = assemble(watch(tmp_path, code)).profile
     assert ([use.name for use in profile.uses], profile.accumulate) == (["0", "1", "2"], 1)
 
 
 def test_a_script_is_left_as_it_would_run_alone(tmp_path, capfd):
     (tmp_path / "beside.py").write_text("VALUE = 7\n")
-    end = (
-        "import beside\nprint(beside.VALUE, sys.argv[1:], [float(each.detach().sum()) for each in net.parameters()])\n"
-    )
-    code = HEAD + LOOP.replace("40", "10") + end
+    told = "beside.VALUE, sys.argv[1:], [float(each.detach().sum()) for each in net.parameters()]"
+    code = HEAD + LOOP.replace("40", "10") + f"import beside\nprint({told})\n"
     watch(tmp_path, code, "--epochs", "1")
     watched = capfd.readouterr().out
     assert watched.startswith("7 ['--epochs', '1'] [")

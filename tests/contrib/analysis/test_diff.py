@@ -72,10 +72,8 @@ def test_the_least_slow_down_that_would_be_found_is_found(launches_of_a):
     for point in before.unsure:
         for more in (0.98, 1.02):
             middle_us = np.exp(np.mean([np.log(row.p50_us) for row in point.a]))
-            rows = [
-                scaled_all(row, more * point.detectable * middle_us / row.p50_us) if row is point.b[0] else row
-                for row in b[0].rows
-            ]
+            by = more * point.detectable * middle_us / point.b[0].p50_us
+            rows = [scaled_all(row, by) if row is point.b[0] else row for row in b[0].rows]
             after = compare_runs(a, [Run("b", rows)], 0.05)
             assert len(after.slower) == (more > 1)
 
@@ -158,10 +156,8 @@ def test_points_are_matched_by_all_that_is_chosen_and_others_are_listed():
     a, b = run_of(sizes=(4, 16), algorithms=("ring", "native")), run_of(sizes=(16, 64), algorithms=("ring",))
     found = compare_runs([a], [b], 0.05)
     assert [(each.a[0].algorithm, each.a[0].bytes) for each in found.points] == [("ring", 16)]
-    assert [[(row.algorithm, row.bytes) for row in rows] for rows in found.alone] == [
-        [("ring", 4), ("native", 4), ("native", 16)],
-        [("ring", 64)],
-    ]
+    alone = [[(row.algorithm, row.bytes) for row in rows] for rows in found.alone]
+    assert alone == [[("ring", 4), ("native", 4), ("native", 16)], [("ring", 64)]]
     assert summary(found).startswith("1 point: 1 within 5%. slower: B takes over 5% longer than A")
     report = found.as_report()
     assert report["slower"] == 0

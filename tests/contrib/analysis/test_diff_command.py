@@ -13,8 +13,7 @@ SIZES = (4, 1024, 1 << 20)
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _wide(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 

@@ -191,12 +191,8 @@ def test_huge_pages_of_shared_memory_are_tried_out(tmp_path, monkeypatch):
 
 
 def test_mtus_are_those_of_interfaces_that_are_up(tmp_path):
-    for name, state, mtu in (
-        ("eth0", "up", 9000),
-        ("eth1", "down", 1500),
-        ("tun0", "unknown", 1400),
-        ("lo", "up", 65536),
-    ):
+    for interface in ("eth0 up 9000", "eth1 down 1500", "tun0 unknown 1400", "lo up 65536"):
+        name, state, mtu = interface.split()
         (tmp_path / name).mkdir()
         (tmp_path / name / "operstate").write_text(f"{state}\n")
         (tmp_path / name / "mtu").write_text(f"{mtu}\n")
@@ -245,8 +241,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: " ".join(value)[:30])
-def test_bad_flags(arguments, message, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_bad_flags(arguments, message, monkeypatch, here):
     monkeypatch.setattr(examine, "mpi_facts", no_library)
     result = invoke("doctor", *arguments)
     assert result.exit_code == 2, result.output

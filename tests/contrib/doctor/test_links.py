@@ -169,16 +169,11 @@ def test_a_difference_within_the_intervals_is_none():
     assert outliers(wide, "aaaa") == []
 
 
-def run(*arguments):
-    return invoke("links", *arguments)
-
-
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_the_file_is_one_that_simulate_reads(hosts, tmp_path):
     file = tmp_path / "links.json"
     link = ["--link", f"800mbit,1us/80mbit,1us,hosts={hosts}"] * (hosts > 1)
-    result = run("--threads", 4, "--size", "100B", "--json", file, *link)
-    assert result.exit_code == 0, result.output
+    succeed("links", "--threads", 4, "--size", "100B", "--json", file, *link)
     report = json.loads(file.read_text())
     assert (len(report["links"]), len(report["ranks"]), report["hosts"]) == (12, 4, [4] if hosts == 1 else [2, 2])
     machine = read_network(str(file), 8)
@@ -189,8 +184,7 @@ def test_the_file_is_one_that_simulate_reads(hosts, tmp_path):
 
 def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
     monkeypatch.setattr("dear_mpi.contrib.doctor.show.MOST_PAIRS", 2)
-    result = run("--threads", 4, "--size", "100B")
-    assert result.exit_code == 0, result.output
+    result = succeed("links", "--threads", 4, "--size", "100B")
     assert "left out: 4 pairs less slow than these" in result.stdout
     assert "inside hosts: 6 pairs, latency " in result.stdout
     assert len([line for line in result.stdout.splitlines() if "±" in line and " - " in line]) == 2
@@ -205,9 +199,8 @@ def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
     (["--threads", 2, "--device-memory", "staged"], "--device-memory does not apply to the device 'cpu'"),
     (["--threads", 3, "--link", "1gbit,1us/1gbit,1us,hosts=2"], "error: link: hosts=2 does not divide 3 ranks"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert_one_line(run(*arguments), message)
+def test_bad_input_is_one_line(arguments, message, tmp_path, here):
+    assert_one_line(invoke("links", *arguments), message)
     assert not list(tmp_path.iterdir())
 
 
@@ -217,5 +210,5 @@ def test_a_gpu_that_is_not_there_is_one_line(monkeypatch):
 
     monkeypatch.setattr("dear_mpi.contrib.doctor.command.open_streams", none)
     monkeypatch.setattr("dear_mpi.cli.run.select_gpu", lambda device: None)
-    result = run("--threads", 2, "--device", "cuda")
+    result = invoke("links", "--threads", 2, "--device", "cuda")
     assert (result.exit_code, result.stderr) == (2, "error: there is no cuda\n")

@@ -5,19 +5,14 @@ import sys
 
 import pytest
 
-from tests.cli_checks import assert_one_line, invoke
-
-
-def run(*arguments):
-    return invoke("bench-kernels", *arguments)
+from tests.cli_checks import assert_one_line, invoke, succeed
 
 
 def test_kernels_are_timed(tmp_path, monkeypatch):
     table, file = tmp_path / "model.json", tmp_path / "rows.json"
     table.write_text(json.dumps({"modules": [{"name": "a", "params": [999, 7], "fwd_flops": 1}]}))
     monkeypatch.setattr("dear_mpi.contrib.kernels.command.BUDGET_S", 0.01)
-    result = run("--models", table, "--json", file)
-    assert result.exit_code == 0, result.output
+    result = succeed("bench-kernels", "--models", table, "--json", file)
     rows = json.loads(file.read_text())
     assert [row["kernel"] for row in rows] == 2 * ["pack", "unpack"] + 5 * ["accumulate"]
     assert all(0 < row["ci_low_us"] <= row["p50_us"] <= row["ci_high_us"] for row in rows)
@@ -40,9 +35,8 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
     (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
     (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
 ])  # fmt: skip
-def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path, here):
     table = {"modules": [{"name": "a", "params": [1000 << 30], "fwd_flops": 1}]}
     (tmp_path / "huge.json").write_text(json.dumps(table))
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert_one_line(run(*arguments), message)
+    assert_one_line(invoke("bench-kernels", *arguments), message)

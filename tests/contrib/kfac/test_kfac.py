@@ -90,7 +90,7 @@ def test_a_gradient_is_multiplied_by_the_inverses_of_both_sides(kind):
         for layer in reversed(each):
             dy = layer.backward(dy)
     for one, other in zip(plain, model, strict=True):
-        if isinstance(other, Factored):
+        if isinstance(other, Factored) and one.weight.value.size < 5_000:  # a larger one has a matrix of up to 2 GB
             whole = np.kron(*other.sides.split(other.factors.value))
             weight = one.weight.grad if one.weight.grad.ndim == 2 else one.weight.grad.reshape(len(one.bias.grad), -1).T
             expected = (whole @ np.vstack([weight, one.bias.grad]).reshape(-1)).reshape(-1, len(one.bias.grad))
@@ -127,8 +127,7 @@ def test_and_with_what_else_may_be_chosen(options):
 
 
 def test_wherever_the_line_is_cut():
-    how = {"algorithm": "ordered", "update": "sharded"}
-    cuts = ("none", "25MB", "tensors")
+    how, cuts = {"algorithm": "ordered", "update": "sharded"}, ("none", "25MB", "tensors")
     found = [run_loopback(3, partial(trained, cuts=each, **how)) for each in (cuts, cuts[1:], ())]
     assert len({digest for ranks in found for _, digest in ranks}) == 1
 
@@ -137,10 +136,8 @@ def test_a_checkpoint_goes_on_with_other_owners(tmp_path):
     file = tmp_path / "state.npz"
 
     def run(transport, begin, end, *, resume=False, **options):
-        model = layers(dtype=np.float64)
-        with Session(
-            model, SoftmaxCrossEntropy(), transport, optimizer=KFAC(0.05), algorithm="ordered", **options
-        ) as it:
+        model, options = layers(dtype=np.float64), {"optimizer": KFAC(0.05), "algorithm": "ordered"} | options
+        with Session(model, SoftmaxCrossEntropy(), transport, **options) as it:
             if resume:
                 it.resume(file)
             for iteration in range(begin, end):
@@ -193,11 +190,8 @@ def test_what_would_lose_a_part_of_a_factor_is_refused(options, said):
 
 
 def test_a_model_without_rows_is_refused():
-    def body(transport):
-        Session([Relu()], SoftmaxCrossEntropy(), transport, optimizer=KFAC())
-
     with pytest.raises(AgreedError, match="optimizer KFAC has nothing to do: no layer has a method rows"):
-        run_loopback(2, body)
+        run_loopback(2, lambda each: Session([Relu()], SoftmaxCrossEntropy(), each, optimizer=KFAC()))
 
 
 @pytest.mark.parametrize(("constants", "said"), [

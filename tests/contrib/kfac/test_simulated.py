@@ -52,12 +52,8 @@ def live(transport, *, kind, update):
         session.flush()
         fabric, arena = session.group.fabric, session.group.arena
         names = session.group.schedules["dear"].collectives
-        plans = [
-            fabric.plan(stage, each)
-            for name in names
-            for each in fabric.buckets
-            for stage in fabric.route.collectives(name)
-        ]
+        stages = [stage for name in names for stage in fabric.route.collectives(name)]
+        plans = [fabric.plan(stage, each) for stage in stages for each in fabric.buckets]
         partitions = [each.counts for each in arena.sharing.partitions.values()]
         works = [arena.sharing.works(bucket)[1].tolist() for bucket in fabric.buckets]
         seconds = modelled_s(LINK, transport.hosts, plans)

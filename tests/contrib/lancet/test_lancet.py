@@ -27,7 +27,7 @@ from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Fsdp, Wfbp
 from dear_mpi.training.schedules.schedule import Nominal
 from dear_mpi.training.virtual_trainer import predict, rehearse
-from tests.training_checks import README, Mixes, cut_of, installed, on_all, settings
+from tests.training_checks import README, Mixes, agreed, cut_of, installed, settings
 
 LAYERS = 12
 
@@ -65,12 +65,8 @@ def test_where_no_layer_exchanges_nothing_is_delayed():
 def test_the_second_gathers_of_fsdp_wait_for_less():
     """A large layer in front of small ones: its second gather begins one layer ahead, which does not hide it."""
     seconds = {"second all_gather": (4.0, 0.2), "all_gather": (0.0, 0.0), "reduce_scatter": (0.1, 0.1)}
-    costs = Costs(
-        forward_s=[0.0] * LAYERS,
-        backward_s=[2.0] * LAYERS,
-        weights_s=dict.fromkeys(range(LAYERS), 1.0),
-        price=lambda stage, bucket: seconds[stage.label][bucket.index > 0],
-    )
+    how = {"forward_s": [0.0] * LAYERS, "backward_s": [2.0] * LAYERS, "weights_s": dict.fromkeys(range(LAYERS), 1.0)}
+    costs = Costs(price=lambda stage, bucket: seconds[stage.label][bucket.index > 0], **how)
     base, late = predicted(Fsdp, costs), predicted(LancetFsdp, costs)
     assert base.exposed_s - late.exposed_s > 1
     assert late.backward_s == pytest.approx(base.backward_s)
@@ -341,9 +337,7 @@ def refused_by_all(layers, **options):
         with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none", **options) as session:
             session.step(np.ones((2, 6)), np.zeros(2, int))
 
-    said = on_all(body)
-    assert said == said[:1] * 3
-    return said[0]
+    return agreed(body)
 
 
 @pytest.mark.parametrize("schedule", ["lancet", "sequential"])

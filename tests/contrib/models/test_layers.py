@@ -53,11 +53,8 @@ def test_layer(check, case):
 
 
 def test_what_is_split():
-    assert {type(layer) for layer, _ in (case() for case in CASES.values()) if is_split(layer)} == {
-        Conv2d,
-        CausalSelfAttention,
-        Residual,
-    }
+    split = {type(layer) for layer, _ in (case() for case in CASES.values()) if is_split(layer)}
+    assert split == {Conv2d, CausalSelfAttention, Residual}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("conv")])
@@ -126,6 +123,10 @@ def test_models():
     check_model(gpt, (6,), 11, tokens(3, 6, 11), tokens(3, 6, 11)[::-1])
 
 
+def embedded(x):
+    return CASES["embedding"]()[0].forward(x)
+
+
 RNG, FP32 = np.random.default_rng(0), np.dtype(np.float32)
 MISTAKES = {
     "weight of c must have shape (filters, channels, K, K), not (2, 1, 3, 2)": lambda: Conv2d("c", random(2, 1, 3, 2)),
@@ -143,13 +144,11 @@ MISTAKES = {
     "positions of e must have rows of shape (3,), not (2,)": lambda: Embedding(
         "e", tokens=random(5, 3), positions=random(4, 2)
     ),
-    "x must have shape (N, T) with T at most 6, not (2, 7)": lambda: CASES["embedding"]()[0].forward(tokens(2, 7, 5)),
+    "x must have shape (N, T) with T at most 6, not (2, 7)": lambda: embedded(tokens(2, 7, 5)),
     "shape of a sample for cnn must be (H, W) or (C, H, W), not (64,)": lambda: cnn((64,), 10, RNG, FP32),
     "shape of a sample for gpt must be (T,), a window of tokens, not (8, 8)": lambda: gpt((8, 8), 10, RNG, FP32),
-    "the numbers that e.tokens is given must be from 0 to 4, not from -1": lambda: CASES["embedding"]()[0].forward(
-        tokens(4, 6, 5) - 1
-    ),
-    "the numbers that e.tokens is given must be from 0 to 4, not from 0 to 5": lambda: CASES["embedding"]()[0].forward(
+    "the numbers that e.tokens is given must be from 0 to 4, not from -1": lambda: embedded(tokens(4, 6, 5) - 1),
+    "the numbers that e.tokens is given must be from 0 to 4, not from 0 to 5": lambda: embedded(
         tokens(4, 6, 5) * 0 + [0, 1, 2, 3, 4, 5]
     ),
 }

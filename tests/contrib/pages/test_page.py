@@ -92,8 +92,7 @@ def test_red_is_the_rank_that_errs(wrong, tmp_path):
     assert fault["said"].startswith("rank 2, step 1: must ")
 
 
-def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, here):
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step((), wrong.receives)"))
     result = invoke("explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce")
     assert result.exit_code == 2
@@ -108,8 +107,7 @@ def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
     (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
     (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
 ])  # fmt: skip
-def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, here):
     result = invoke("explain", "--html", "page.html", *flags)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())

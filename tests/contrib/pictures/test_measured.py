@@ -73,11 +73,6 @@ def test_all_that_is_written_can_be_read():
 # The commands --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def save(name, run):
     Path(name).write_text(json.dumps({"rows": [asdict(row) for row in run.rows]}))
     return name

@@ -60,8 +60,7 @@ def test_a_picture_says_what_it_shows(algorithm, size, drawn):
     (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
     (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_drawn_is_refused(arguments, said, tmp_path, here):
     done = invoke("explain", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr

@@ -4,16 +4,7 @@ import re
 
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from docs.pictures.three_schedules import (
-    FUSIONS,
-    PICTURE,
-    SCHEDULES,
-    SETTING,
-    best_rows,
-    seconds,
-    title_of,
-    write,
-)
+from docs.pictures.three_schedules import FUSIONS, PICTURE, SCHEDULES, SETTING, best_rows, seconds, title_of, write
 from tests.rooms import ROOT
 
 

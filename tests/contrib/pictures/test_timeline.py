@@ -41,12 +41,8 @@ def extents(axes, color):
 def test_a_picture_shows_the_last_two_iterations_in_ms_and_shades_what_is_exposed():
     figure, (axes,) = drawn(timeline_of())
     assert "Live: resnet50 under wfbp on 2 ranks" in said(figure)
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
-        "rank 0  compute",
-        "wire",
-        "rank 1  compute",
-        "wire",
-    ]
+    ticks = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert ticks == ["rank 0  compute", "wire", "rank 1  compute", "wire"]
     assert axes.get_xlabel() == "ms"
     assert axes.get_xlim() == pytest.approx((0, 8100)), "from the first rank's beginning to the last one's end"
     assert extents(axes, "#D55E00") == [(3000, 3750), (3100, 3850), (7000, 7750), (7100, 7850)]
@@ -127,9 +123,8 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(file, said):
 @pytest.mark.parametrize("flags", [("--timeline", "x.png"), ("--plot", "x.png")])
 def test_without_matplotlib(flags):
     command = "import sys; sys.modules['matplotlib'] = None; from dear_mpi.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "simulate", *flags], capture_output=True, text=True, timeout=99
-    )
+    words = [sys.executable, "-c", command, "simulate", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=99)
     assert done.returncode == 2
     assert "matplotlib" in done.stderr
     assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import prove
 from tests.rooms import ROOT
+from tests.training_checks import on_all as run_on_all
 
 FILE = f"{ROOT}/dear_mpi/contrib/recipes/tamuna.py"
 
@@ -83,16 +84,6 @@ def test_what_the_loss_trains_is_averaged_with_the_rest(ranks):
     assert len(np.unique(within, axis=0)) == ranks
     assert (after == after[0]).all()
     assert after[0].all()
-
-
-def run_on_all(body, ranks):
-    found = [None] * ranks
-
-    def each(world):
-        found[world.rank] = body(world)
-
-    run_world(each, threads=ranks)
-    return found
 
 
 @pytest.mark.parametrize("count", [1, 7, 16])
@@ -239,9 +230,8 @@ def test_a_round_ends_with_the_mean_of_those_that_take_part(ranks, spelt, who, t
 
     def body(world):
         margin, own = logistic.Margin(30), np.zeros((ranks, 30))
-        with Session(
-            [margin], logistic.Logistic(), world, schedule="dear", route=route, optimizer=SGD(lr=lr)
-        ) as session:
+        how = {"route": route, "optimizer": SGD(lr=lr)}
+        with Session([margin], logistic.Logistic(), world, schedule="dear", **how) as session:
             for number in range(4):
                 for _ in range(3):
                     session.step(problem.x[world.rank], np.ones(50))

@@ -139,9 +139,8 @@ def test_routes_are_proved_on_other_numbers_of_ranks(ranks, monkeypatch):
 def test_what_could_overflow_is_refused():
     route = find_route("full", wire="fixed32")
     route.check((0,) * MOST)
-    with pytest.raises(
-        ValueError, match="fixed32 adds at most 128 numbers without an overflow, not those of 129 ranks"
-    ):
+    said = "fixed32 adds at most 128 numbers without an overflow, not those of 129 ranks"
+    with pytest.raises(ValueError, match=said):
         route.check((0,) * (MOST + 1))
     with_tree(route, MOST).check((0,) * MOST)
     with pytest.raises(ValueError, match="at most 128 numbers without an overflow, not 256 micro-batches"):

@@ -17,6 +17,7 @@ from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import check_carries, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.stages import Collective
+from tests import training_checks
 from tests.training.test_wires import float32_layers, run
 
 COUNT, COUNTERS = 1 << 15, (1 << 15) // 10
@@ -125,11 +126,8 @@ def steps(transport, pattern, **options):
             sparse(layer, iter(pattern))
     optimizer = SGD(0.1, momentum=0.9)
     with Session(layers, SoftmaxCrossEntropy(), transport, optimizer=optimizer, fusion="25MB", **options) as session:
-        for iteration in range(len(pattern)):
-            draw = np.random.default_rng([iteration, transport.rank])
-            session.step(draw.standard_normal((4, 6)).astype(np.float32), draw.integers(0, 4, 4))
-        session.flush()
-        return session.group.arena.values.copy(), list(session.group.fabric.tally), session.parameters_sha256()
+        digest = training_checks.steps(session, len(pattern), dtype=np.float32)
+        return session.group.arena.values.copy(), list(session.group.fabric.tally), digest
 
 
 @pytest.mark.parametrize("schedule", ["dear", "wfbp", "dear-eager"])

@@ -1,5 +1,7 @@
 """torch.distributed over our collectives: DDP and FSDP as they are."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -32,12 +34,28 @@ from tests.torch.gloo import over_gloo  # noqa: E402
 pytestmark = pytest.mark.mpi
 
 
+@contextmanager
+def ours(comm, **options):
+    """The default group, of our backend."""
+    init_process_group(comm, **options)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.fixture(params=["ring", "ordered"])
 def group(comm, request):
-    """The default group, over an algorithm."""
-    init_process_group(comm, algorithm=request.param)
-    yield request.param
-    dist.destroy_process_group()
+    """Over an algorithm."""
+    with ours(comm, algorithm=request.param):
+        yield request.param
+
+
+def check_it_goes_on(comm, agree):
+    """Whatever was refused, the group works."""
+    ones = torch.ones(3)
+    dist.all_reduce(ones)
+    agree(ones.tolist() == [comm.size] * 3)
 
 
 def mine(comm, dtype=torch.float32, count=1003):
@@ -71,11 +89,8 @@ def test_bool_and_bitwise_reductions_are_those_of_gloo(comm, agree):
             dist.all_reduce(tensor, getattr(dist.ReduceOp, name))
             yield tensor.tolist()
 
-    init_process_group(comm)
-    try:
+    with ours(comm):
         found = list(results())
-    finally:
-        dist.destroy_process_group()
     with over_gloo(comm):
         expected = list(results())
     for case, mine, theirs in zip(cases, found, expected, strict=True):
@@ -158,11 +173,8 @@ def test_ddp_has_the_bits_of_our_algorithm(comm, agree, group):
 def test_ddp_and_fsdp_learn_as_over_gloo(comm, agree):
     expected, _ = ddp(comm, "block")
     for wrap in (nn.parallel.DistributedDataParallel, sharded):
-        init_process_group(comm)
-        try:
+        with ours(comm):
             losses = learned(comm, wrap(new("block")))
-        finally:
-            dist.destroy_process_group()
         agree(np.allclose(losses, expected, rtol=1e-4), f"{wrap.__name__}: {losses[-1]} beside {expected[-1]}")
 
 
@@ -209,11 +221,8 @@ def test_hooks_of_ddp_train(comm, agree, hook):
     """A callback of PowerSGD starts a collective and waits for it, which never returned; with one bucket and many."""
     found = []
     for bucket_mb in (25, 0.001):
-        init_process_group(comm)
-        try:
+        with ours(comm):
             found.append(hooked(comm, hook, bucket_mb))
-        finally:
-            dist.destroy_process_group()
         agree(len(set(comm.allgather(found[-1].tobytes()))) == 1, f"buckets of {bucket_mb} MB")
     if hook != "quantized":
         atol = 2e-3 if hook == "fp16" else 1e-6  # gloo adds in another order
@@ -264,9 +273,7 @@ def test_what_one_rank_cannot_do_all_refuse_and_go_on(comm, agree, group, call, 
     for bad in (comm.rank == comm.size - 1, True, comm.rank == 0):
         with pytest.raises(ArgumentError, match=message):
             call(comm.size, int(bad))
-        ones = torch.ones(3)
-        dist.all_reduce(ones)
-        agree(ones.tolist() == [comm.size] * 3)
+        check_it_goes_on(comm, agree)
         call(comm.size, 0)
 
 
@@ -293,9 +300,7 @@ def test_a_tensor_of_another_size_on_one_rank_is_refused_by_all(comm, agree, gro
         dist.gather(torch.ones(2 + bad), [torch.ones(2) for _ in range(comm.size)] if comm.rank == 0 else None)
     with pytest.raises(MismatchError, match="rank 0 sends 8 bytes to rank 1, which expects 12"):
         dist.all_gather([torch.ones(2 + (bad and each != 1)) for each in range(comm.size)], torch.ones(2))
-    ones = torch.ones(3)
-    dist.all_reduce(ones)
-    agree(ones.tolist() == [comm.size] * 3)
+    check_it_goes_on(comm, agree)
 
 
 def test_rooted_collectives_and_all_to_alls(comm, agree, group):
@@ -346,12 +351,10 @@ def test_a_sharded_module_gives_its_whole_parameters(comm, agree, group):
     agree(bool((partial.full_tensor() == sum(range(comm.size))).all()))
 
 
-def test_what_all_refuse_leaves_the_group_as_it_is(comm, group):
+def test_what_all_refuse_leaves_the_group_as_it_is(comm, agree, group):
     with pytest.raises(ArgumentError, match="op 'average' needs one of"):
         dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.AVG)
-    ones = torch.ones(3)
-    dist.all_reduce(ones)
-    assert ones.tolist() == [comm.size] * 3
+    check_it_goes_on(comm, agree)
 
 
 def test_an_algorithm_that_does_not_exist_is_refused_by_all(comm):
@@ -363,33 +366,24 @@ def test_an_algorithm_that_does_not_exist_is_refused_by_all(comm):
 def test_ranks_that_differ_hear_of_it_where_they_wait_and_go_on(comm, agree):
     if comm.size == 1:
         pytest.skip("needs two ranks")
-    init_process_group(comm)
-    try:
+    with ours(comm):
         work = dist.all_reduce(torch.ones(3 + comm.rank), async_op=True)
         with pytest.raises(MismatchError, match="all_reduce: count must be the same on all ranks"):
             work.wait()
-        ones = torch.ones(3)
-        dist.all_reduce(ones)
-        agree(ones.tolist() == [comm.size] * 3)
-    finally:
-        dist.destroy_process_group()
+        check_it_goes_on(comm, agree)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_after_a_failure_on_the_wire_nothing_more_is_run(comm, monkeypatch):
-    init_process_group(comm)
-    module = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
-
     def lost(*arguments, **options):
         raise TransportError("the wire is cut")
 
-    monkeypatch.setattr("dear_mpi.contrib.process_group.backend.all_reduce", lost)
-    try:
+    with ours(comm):
+        module = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+        monkeypatch.setattr("dear_mpi.contrib.process_group.backend.all_reduce", lost)
         with pytest.raises(TransportError, match="the wire is cut"):
             dist.all_reduce(torch.ones(3))
         with pytest.raises(CollectiveError, match="was not run, because one before it failed: the wire is cut"):
             dist.broadcast(torch.ones(3), 0)
         with pytest.raises(RuntimeError):  # said by C++, in words of its own
             module(torch.ones(1, 3)).sum().backward()
-    finally:
-        dist.destroy_process_group()
