@@ -30,7 +30,7 @@ def test_flags_of_the_pages_are_there(page, task):
 # Of mpirun, srun, pip and chrt, and of our own scripts in tests/.
 OTHERS = {"--bind-to", "--cpus-per-task", "--editable", "--exclusive", "--hostfile", "--map-by", "--mpi", "--rr"}
 OTHERS |= {"--limit", "--ntasks-per-node", "--oversubscribe", "--kills"}
-OTHERS |= {"--only", "--only-mpi", "--whole", "--with-ft", "--with-mpi"}
+OTHERS |= {"--no-kill", "--only", "--only-mpi", "--whole", "--with-ft", "--with-mpi"}
 
 
 HISTORY = {"CHANGELOG.md", "decisions"}  # also name what is no more
