@@ -327,8 +327,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     self.note(parameter)
             # GradScaler.unscale_ and p.grad.data count no version. A loop does in its first steps what it does later.
             probed = self.names if self.probed_steps > 0 else [self.smallest]
-            probed = [each for each in probed if each.grad is not None] if self.device.type == "cpu" else []
-            self.probes = {each: each.grad.clone() for each in probed}
+            grads = {each: each.grad for each in probed if self.device.type == "cpu" and each.grad is not None}
+            self.probes = {each: grad.clone() for each, grad in grads.items() if grad.layout is torch.strided}
             self.probed_steps -= 1
             self.state_now = READY
 

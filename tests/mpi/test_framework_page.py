@@ -17,6 +17,6 @@ def test_a_loop_trains(comm, agree):
         return losses[-1]
 
     names = {"model": torch.nn.Linear(4, 3), "loader": [(torch.randn(8, 4), torch.arange(8) % 3)] * 20}
-    exec(Page.of("other-frameworks.md").code, {"loss_of": noted, **names})
+    exec(Page.of("other-frameworks.md").blocks[0], {"loss_of": noted, **names})
     names["model"].state_dict()
     agree(losses[-1] < 0.95 * losses[0], str(losses))

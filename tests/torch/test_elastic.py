@@ -206,7 +206,6 @@ def test_a_killed_process(tmp_path):
 REFUSED = {
     "a dead rank's shard of the state of PyTorch's optimizer is lost": {"update": "sharded"},
     "(ranks differ in what they keep|a dead rank's shard)": {"wire": "int8"},
-    "ranks differ in what they keep": {"schedule": "local:4"},
     "fusion 'bo:1KB..2KB' is decided from measured times": {"fusion": "bo:1KB..2KB"},
     "weights are of ranks that may die": {"weights": (2, 1)},
 }
