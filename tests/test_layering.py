@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -147,9 +148,11 @@ def test_extras_import_only_what_core_publishes(module):
 
 def test_what_is_published_is_there():
     assert len(PUBLISHED) > 40
+    has_torch = find_spec("torch") is not None
     for name in PUBLISHED:
         module, _, last = name.rpartition(".")
-        assert hasattr(import_module(module), last), name
+        if has_torch or not within(module, "dear_mpi.torch"):
+            assert hasattr(import_module(module), last), name
 
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if module not in EXTRA_MODULES])

