@@ -256,8 +256,8 @@ class CachedPlan:
         """Store a small array in this rank's mailbox before the vote; return the calls after it.
 
         If all vote for this plan, all have stored their data, so the vote is the run's barrier. This needs a plan with
-        mailboxes, counters and one barrier, whose transport then votes by counters, too. Two mailbox sets alternate, in
-        all runs of the plan alike. After another vote, ``post`` stores into the same set again, which no rank has read.
+        mailboxes, counters and one barrier; its transport then votes by counters. Two mailbox sets alternate, in all
+        runs of the plan alike. After another vote, ``post`` stores into the same set again, which no rank has read.
         """
         assert self.around is not None, "``again`` has looked"
         before, after = next(self.around)

@@ -1,8 +1,8 @@
-"""Keep what ranks need to go back one update after a death, ``elastic.py``: for each bucket
+"""Keep what ranks need to go back one update after a death (``elastic.py``), of each bucket.
 
     full       before update 7    copies of values 6 and of state 6
     sharded    before update 7    a copy of values 6, of all shards
-               after update 7     state 7 of the own shard, which the next rank gets, too; states 6 stay
+               after update 7     state 7 of the own shard, also sent to the next rank; states 6 stay
 
     rank 2     values 6, 7    states 6, 7 of its shard    states 6, 7 of rank 1's shard
 

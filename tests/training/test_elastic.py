@@ -98,17 +98,23 @@ def planned(rng, ranks, calls):
     return {rank: first if rng.random() < 0.5 else rng.randint(1, calls) for rank in chosen}
 
 
+def drawn(seed, schedules, files, variants, **choices):
+    """A seed's ranks, file, options and deaths, and the result without deaths."""
+    rng = random.Random(seed)
+    ranks, schedule, file = rng.randint(3, 5), rng.choice(schedules), rng.choice(files)
+    choices |= {"schedule": schedule, **rng.choice(variants)}
+    plain, calls = counted(ranks, file, choices)
+    return ranks, file, choices, planned(rng, ranks, calls), plain
+
+
 @pytest.mark.parametrize("invariant", [8, None])
 @pytest.mark.parametrize("group", range(3))
 def test_planned_deaths(group, invariant, tmp_path):
     disturbed = 0
     for seed in range(SEEDS)[group::3]:
-        rng = random.Random(seed)
-        ranks, schedule, file = rng.randint(3, 5), rng.choice(SCHEDULES), rng.choice((None, tmp_path / "run.npz"))
-        choices = {"schedule": schedule, "invariant": invariant}
-        choices |= rng.choice(({}, {"clip": 0.1}, {"accumulate": 3}, {"optimizer": SGD(0.1, momentum=0.9)}))
-        plain, calls = counted(ranks, file, choices)
-        deaths = planned(rng, ranks, calls)
+        files, momentum = (None, tmp_path / "run.npz"), {"optimizer": SGD(0.1, momentum=0.9)}
+        variants = ({}, {"clip": 0.1}, {"accumulate": 3}, momentum)
+        ranks, file, choices, deaths, plain = drawn(seed, SCHEDULES, files, variants, invariant=invariant)
         try:
             found = survivors(ranks, deaths, file, choices)
         except RanksLost as error:
@@ -129,12 +135,9 @@ def test_planned_deaths_with_sharded_updates(group, invariant, tmp_path):
     """A shard is lost only with two neighbours: then all survivors report it."""
     disturbed = 0
     for seed in range(SEEDS)[group::3]:
-        rng = random.Random(seed)
-        ranks, schedule, file = rng.randint(3, 5), rng.choice(SHARDED), rng.choice((None, None, tmp_path / "run.npz"))
-        choices = {"schedule": schedule, "update": "sharded", "invariant": invariant}
-        choices |= rng.choice(({}, {"clip": 0.1}, {"optimizer": SGD(0.1, momentum=0.9)}, {"optimizer": Muon(0.01)}))
-        plain, calls = counted(ranks, file, choices)
-        deaths = planned(rng, ranks, calls)
+        files, given = (None, None, tmp_path / "run.npz"), {"update": "sharded", "invariant": invariant}
+        variants = ({}, {"clip": 0.1}, {"optimizer": SGD(0.1, momentum=0.9)}, {"optimizer": Muon(0.01)})
+        ranks, file, choices, deaths, plain = drawn(seed, SHARDED, files, variants, **given)
         try:
             found = survivors(ranks, deaths, file, choices)
         except RanksLost as error:
