@@ -32,21 +32,19 @@ COLLECTIVES = """How do our collectives compare with those of MPI libraries and 
 
 - **Set-up**: all-reduce, reduce-scatter and all-gather of fp32 (sum, in place), 4 B to 64 MiB, on 2 and 4 ranks. [How
   bench measures](../bench.md#how-bench-measures) describes the method.
-- **Peers**: the fastest call of each MPI library at each size. Each library has its own job.
-- **ring** sends messages between private arrays. **auto** is a plan that was made once, in memory prepared for it;
-  large messages use memory that the ranks share. **function** is `all_reduce(x, comm, algorithm="auto")` on a private
-  array: each call looks up its plan.
-- **Limits**: ranks share the processors. A size is left out of a mean if one of our intervals, or the interval of the
-  fastest MPI call, is wider than its median.
+- **Peers**: the fastest call of each MPI library at each size, each library in its own job.
+- **ring** sends messages between private arrays. **auto** is a plan in memory prepared for it; large messages use
+  shared memory. **function** is `all_reduce(x, comm, algorithm="auto")` on a private array: each call looks up its
+  plan.
+- **Limits**: ranks share the processors. A size is left out of a mean if an interval, ours or the fastest MPI call's,
+  is wider than its median.
 
-A cell contains geometric means of our time over the time of the fastest MPI call, for sizes below 16 KiB / from 16
-KiB to 2 MiB / above 2 MiB. Below 1, ours is faster. In the file of all rows, a cell contains us: the median over
-calls, and the distance to the farther end of its 95 % interval. Brackets contain the ratio to the fastest MPI call,
-and the call or algorithm chosen.
+A cell contains geometric means of our time over the fastest MPI call's, for sizes below 16 KiB / from 16 KiB to 2 MiB /
+above 2 MiB. Below 1, ours is faster. In the file of all rows, a cell contains us: the median over calls, and the
+distance to the farther end of its 95 % interval; brackets contain this ratio, and the call or algorithm chosen.
 """
-IN_A_ROW = """A program that makes small calls in a row finds its code and data in cache. Cells of this table contain
-our time over the time of the fastest call of Open MPI, on 2 ranks, and us (`bench --cadence streaming`: the mean over
-calls in a row, the median of such samples).
+IN_A_ROW = """Small calls in a row find code and data in cache. Cells contain our time over the fastest call of Open
+MPI, on 2 ranks, and us (`bench --cadence streaming`: the mean over calls in a row, the median of such samples).
 """
 SMALL = "4B,64B,1KiB,4KiB,16KiB"
 OURS = ("ring", "auto", "function")
@@ -62,23 +60,22 @@ HOSTS = f"""Do our rings use the rate of a slow link between hosts?
 - **Bound**: TCP carries 1448 bytes of data in each frame of 1514. So n bytes on P ranks take at least 2(P-1)/P n over
   0.956 of the line rate.
 - **Cells**: ms from a barrier to the end on the slowest rank: the median of 11 calls or more, and the distance to the
-  farther end of its 95 % interval. Brackets contain the bound over this time. It can exceed 1, because an idle link
+  farther end of its 95 % interval. Brackets contain the bound over this time; it can exceed 1, because an idle link
   saves up 256 kB.
-- **Peers**: gloo; `native-best`, the fastest of this MPI's calls; and `plain TCP`, a stream of the same number of
-  bytes from each host to the next one over sockets.
+- **Peers**: gloo; `native-best`, the fastest of this MPI's calls; `plain TCP`, a stream of equally many bytes from each
+  host to the next one.
 - **Limits**: all ranks share the processors of one machine.
 """
-WHY = """`60 KiB` and `256 KiB` are the largest messages of the ring. Plans take 60 KiB between hosts: with its
-header, such a message stays below Open MPI's limit for sending at once (64 KiB, `btl_tcp_eager_limit`). A larger
-message waits for an answer of the receiving process.
+WHY = """`60 KiB` and `256 KiB` are the ring's largest messages. Plans take 60 KiB between hosts: with its header, such
+a message stays below Open MPI's limit for sending at once (64 KiB, `btl_tcp_eager_limit`). A larger one waits for the
+receiver's answer.
 """
 GPU = """Do kernels, rings and schedules work on a GPU, and what do they cost?
 
 - **Set-up**: two or four ranks share one GPU. The commands are `doctor`, `bench-kernels`, `bench --segment 1MiB` on 2
   and 4 ranks, and `compare` of ResNet-50 with layers that sleep, all with `--device cuda`.
 - **Peers**: one plain copy of the bucket, a copy per tensor, and explicit host copies around MPI's own call.
-- **Limits**: one shared GPU shows that everything works and what kernels cost. It does not show what several GPUs
-  gain.
+- **Limits**: one shared GPU does not show what several GPUs gain.
 """
 
 

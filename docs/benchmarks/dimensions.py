@@ -42,8 +42,8 @@ HEAD = f"""What does `themis` gain over `hierarchical`?
 READING = """## Reading
 
 - With equal rates and Q = R, half of the parts take each order, and the time is half. If links between hosts are
-  faster, the gain nears R, because the bytes inside are divided by R.
-- From a ratio of (Q-1) R/(R-1) on, `themis` equals `hierarchical`. Ranks that share one port are mostly in this case.
+  faster, the gain nears R: bytes inside are divided by R.
+- From a ratio of (Q-1) R/(R-1) on, `themis` equals `hierarchical`. This is usual if ranks share one port.
 - If Q is far from R, or buffers are small, gains are smaller.
 """
 

@@ -20,11 +20,10 @@ from docs.benchmarks.provenance import BELOW, Watch, write_page
 PAGE = "docs/benchmarks/numerics.md"
 HEAD = """How large is the rounding error of a sum, by type, algorithm and number of ranks?
 
-- **Set-up**: an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank. Programs are replayed on numbers in one
-  process, by the kernel that plans use. On 2 and 8 ranks the command compares the bits with a run over loopback.
-- **Cells**: the relative L2 error, the norm of (result - exact) over the norm of exact. The exact sum is taken over
-  the contributions in the type of the row. Rounding numbers of fp64 to that type has its own row; the two errors add
-  up as squares do.
+- **Set-up**: an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank. Programs are replayed in one process, by
+  the kernel of plans. On 2 and 8 ranks the command compares the bits with a run over loopback.
+- **Cells**: the relative L2 error, the norm of (result - exact) over the norm of exact. The exact sum is over
+  contributions in the type of the row. Rounding fp64 to that type has its own row; both errors add up as squares do.
 - **Limits**: nothing depends on time, and nothing is sent.
 """
 READING = """

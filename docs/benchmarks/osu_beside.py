@@ -41,16 +41,16 @@ MEMORY = {
 BOUND = ["--map-by", "core:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"]
 HEAD = """Does `dear-mpi bench` measure the same times as OSU's benchmarks?
 
-- **Set-up**: both call Open MPI as `make install` installs it, on {ranks} ranks of this machine, out of place, on
-  fp32, in {rounds} turns of a job of each kind. Ranks are bound (`{bound}`). {memory} keep the library's memory and
-  give both pages of 4 KiB.
+- **Set-up**: {rounds} turns of a job of each kind. Both call Open MPI as `make install` installs it, on {ranks} ranks
+  of this machine, out of place, on fp32. Ranks are bound (`{bound}`). {memory} keep the library's memory and give both
+  pages of 4 KiB.
 - **OSU**: `osu_allreduce`, `osu_reduce_scatter_block`, `osu_allgather` and `osu_latency` of version 7.4, with `-T
   mpi_float -m 4:16777216`.
 - **streaming**: `MPI4PY_RC_THREAD_LEVEL=serialized dear-mpi bench --algorithms {algorithm} --cadence streaming
   --placement out --iterations {iterations}`: the median of {iterations} means.
 - **isolated**: the default cadence: the median of {alone} single calls on data that are filled in before each call.
-- **Own cost**: below 64 KiB, streaming is compared without the cost of its loop. This cost is a call of 4 B on a
-  communicator of one rank; other ranks on the core add one more call and a barrier each.
+- **Own cost**: below 64 KiB, streaming is compared without its loop's cost: a call of 4 B on a communicator of one
+  rank, and one more call and a barrier for each other rank on the core.
 - **near**: streaming is at most a tenth below OSU's time and, without its own cost, at most a tenth above. **even**:
   the interval of the ratio contains 1. **faster**: the library's call is the same, but not its memory.
 - **Limits**: one machine, one MPI library. OSU starts MPI with MPI_THREAD_SINGLE, ours with MPI_THREAD_SERIALIZED.

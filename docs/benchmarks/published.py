@@ -17,8 +17,8 @@ WIDTH = 120
 
 HEAD = f"""Does the code of this package give the figures that papers print?
 
-- **ours**: results of our simulator and wire formats for the same question. **agrees**: within {WITHIN:.0%} of the
-  printed figure, unless the cell states otherwise.
+- **ours**: results of our simulator and wire formats. **agrees**: within {WITHIN:.0%} of the printed figure, unless the
+  cell states otherwise.
 - **Limits**: nothing was timed. The papers' tables were mostly not at hand, or their models are not in this package.
   The file of all rows explains each row and what could not be checked.
 

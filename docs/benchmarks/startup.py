@@ -37,8 +37,8 @@ PACKAGES = 6
 HEAD = f"""How long does a job take to start, and where does the time go?
 
 - **Set-up**: jobs of Open MPI's `mpirun` on one machine. Seconds, medians over {ROUNDS} jobs; byte code and all files
-  are in memory. A phase lasts from the end of the previous phase on the last rank to its own end on the last rank.
-- **Limits**: from 16 ranks on, the machine has fewer cores than ranks, which take turns.
+  are in memory. A phase ends on its last rank; then the next one begins.
+- **Limits**: from 16 ranks on, ranks take turns on the cores.
 """
 FILES = """
 ## What an import asks of the file system

@@ -194,7 +194,7 @@ HEAD = """How well does `simulate` describe the testbed of the DeAR paper, and w
 
 - **Published**: throughputs (examples per second) of a cluster of 16 hosts with 4 GPUs (RTX 2080 Ti) each:
   github.com/HKBU-HPML/ddl-benchmarks, results of 2020-05-29, and github.com/lzhangbv/last-batch-ddl, table 1.
-- **Input**: the throughput of one GPU and its batch, which give the compute; a third of it is forward.
+- **Input**: throughput and batch of one GPU, which give the compute; a third of it is forward.
 - **Fit**: two links for each network, one inside a host and one between hosts, fitted to 96 rows on 4 to 32 GPUs
   (presets `paper-10gbe` and `paper-100gbib`). Latencies contain all other costs of a message.
 - **Limits**: nothing was measured here, and the tables of the DeAR paper were not available.
@@ -203,22 +203,21 @@ In a cell, published / predicted, and how far the prediction is above; bold abov
 """
 
 OVERLAP = """The prediction is the longer of compute and all-reduce. The published row of Inception-v4 is 15 % slower
-than its own compute: messages slow the compute down, which `simulate` ignores.
+than its own compute: messages slow it down, which `simulate` ignores.
 """
 
-GAINS = """A cell is the time of an iteration over the time under DeAR with 25 MB; below 1 the peer is predicted to be
-faster. Schedules have no overhead here. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and 1.15 on
-InfiniBand over state-of-the-art solutions.
+GAINS = """A cell is the time of an iteration over DeAR's with 25 MB; below 1 the peer is predicted to be faster.
+Schedules have no overhead here. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and 1.15 on InfiniBand.
 
-- Both are within what an unfused WFBP loses through start-up latencies of hundreds of tensors. The code of a peer may
-  cost more (ours over published: Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.65).
+- Both are within what an unfused WFBP loses by start-up latencies of hundreds of tensors. A peer's code may cost more
+  (ours over published: Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.65).
 - Overlap by itself, at equal fusion, gains 1.00 to 1.08 on 10 Gbit/s. The bound of any schedule (`max(ff + bp, ar)`)
   is within 1.25 of WFBP's. On InfiniBand all but the last bucket is hidden already.
 """
 
 READING = """## Misses of the fit
 
-- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers.
+- **ByteScheduler** is slow even on one host: its overhead grows with the layers.
 - **Horovod** on 64 GPUs is 21 and 45 % slower than its schedule allows; BERT-Base is met.
 - **BERT-Base, WFBP and MG-WFBP** overlapped less than possible; we do not know why.
 - **WFBP, 32 GPUs, InfiniBand**: one latency for all models is too long for the 398 tensors of BERT-Large. ResNet-50

@@ -36,11 +36,10 @@ HEAD = """Which all-reduce is fastest on which network?
 
 READING = """## Reading
 
-- On the star all six take the same time at 25 MiB; at 64 KiB the number of steps decides. The model agrees with
-  SimGrid.
+- On the star all six take equally long at 25 MiB; at 64 KiB the number of steps decides.
 - On the fat tree the ring is first at 25 MiB: in each step only one rank of a leaf sends to another leaf.
   `rabenseifner` and `bruck` send their largest messages to the most distant ranks.
-- `torus` takes half of any other time on the torus, because it uses four links per rank. It is slow elsewhere.
+- `torus` takes half of any other time on the torus, by four links per rank. It is slow elsewhere.
 - On the dragonfly `hierarchical` is first at 25 MiB and `swing` at 64 KiB.
 - A model without a topology cannot choose among these algorithms; `simulate --network` takes a topology.
 """

@@ -59,14 +59,14 @@ HEAD = """How far are predictions of `dear-mpi simulate` from iterations that `d
 - **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations (bert_base:
   {iterations[bert_base]}) with its 95 % interval. Layers sleep; gradients, updates and messages are real. All rows
   use the ring with buckets of 25 MB; peers use the buckets of their sources.
-- **predicted**: ms by `simulate` from a profile of the compute without links (`train --profile`), and from alpha,
-  beta and gamma. `bench` finds these in collectives of 2 to 32 MiB on the same links. Alpha hardly shows in large
-  messages: it is not the latency of the link.
+- **predicted**: ms by `simulate` from a profile without links (`train --profile`), and from alpha, beta and gamma.
+  `bench` finds these in collectives of 2 to 32 MiB on the same links. Alpha is not the link's latency, which hardly
+  shows in large messages.
 - **off**: how far the prediction is above the measurement; bold above {hosts:.0%} ({emulated:.0%} on the emulated
   link).
-- **Limits**: all ranks share the processors. Updates and messages need the same ones, which the predictor ignores.
-  The benchmark ran at another time than the iterations. [Decision
-  0015](../decisions/0015-predictions-from-means-and-lengths.md) describes the fit.
+- **Limits**: all ranks share the processors; the predictor ignores that updates and messages need the same ones. The
+  benchmark ran at another time. [Decision 0015](../decisions/0015-predictions-from-means-and-lengths.md) describes the
+  fit.
 """
 
 

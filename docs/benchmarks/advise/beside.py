@@ -32,21 +32,19 @@ OFF = 0.10  # the target
 
 HEAD = f"""How well does `dear-mpi advise` predict DDP from one rank?
 
-- **Set-up**: three PyTorch scripts that do not import this package, one thread per rank:
-  `docs/benchmarks/advise/resnet.py` (11 million parameters, BatchNorm), `docs/benchmarks/advise/transformer.py` (8
-  million, tied embeddings, AdamW) and `docs/benchmarks/advise/accumulating.py` (6 million, batches in three parts).
+- **Set-up**: three PyTorch scripts without this package, one thread per rank: `docs/benchmarks/advise/resnet.py` (11
+  million parameters, BatchNorm), `docs/benchmarks/advise/transformer.py` (8 million, tied embeddings, AdamW) and
+  `docs/benchmarks/advise/accumulating.py` (6 million, batches in three parts).
 - **alone**: ms of an iteration without hooks: the median, and the distance to the farther end of its 95 % interval.
-  **seen**: the sum that `advise` reports. **off**: the difference; the target is {OFF:.0%}, and rows that miss it are
-  in bold.
-- **DDP**: ms of an iteration under DDP over gloo on its slowest rank. Each rank is on its own host: a network
-  namespace of one machine of two cores, with a link of 1 Gbit/s.
+  **seen**: the sum that `advise` reports. **off**: the difference; bold if it misses the target, {OFF:.0%}.
+- **DDP**: ms of an iteration under DDP over gloo on its slowest rank. Each rank has its own host: a network namespace
+  of one machine of two cores, with a link of 1 Gbit/s.
 - **predicted**: from one rank, with `--network {NETWORK}`, the part of 1 Gbit/s that TCP carries. Of 4 ranks, two
   share a core: `--ranks-per-core 2`.
 """
 READING = """## Limits
 
-- Messages need the cores that compute: gloo's all-reduce takes longer during layers. `advise` ignores that, so its
-  predictions are too short.
+- Messages need the cores that compute: gloo's all-reduce takes longer during layers. So predictions are too short.
 - GPUs, NCCL and real hosts were not measured.
 """
 

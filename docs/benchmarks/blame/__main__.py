@@ -38,12 +38,10 @@ HEAD = f"""Does `blame` name the cause of a slow iteration?
 
 - **Set-up**: training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. Each run
   slows down one thing (`docs/benchmarks/blame/planted.py`), drawn by its seed.
-- **named rightly**: `blame` names this cause and nothing else, or reports that nothing stands out if nothing is
-  planted.
-- **saves**: how much shorter an iteration would be without the cause, the median of the right runs. **twin**: an
-  iteration of a run without the cause over the iteration that `blame` predicts without it, farthest from 1.
-- **Limits**: one cause at a time, layers that sleep, an emulated link. A run that `blame` refuses ends the
-  measurement without a page.
+- **named rightly**: `blame` names this cause only, or reports that nothing stands out if nothing is planted.
+- **saves**: how much shorter an iteration would be without the cause: the median of right runs. **twin**: an iteration
+  of a run without the cause over the predicted one, farthest from 1.
+- **Limits**: one cause at a time. A run that `blame` refuses ends the measurement without a page.
 """
 
 

@@ -28,13 +28,12 @@ CASES = ("resnet50:0.31:9", "densenet201:0.24:9")
 
 HEAD = f"""How do our schedules compare with PyTorch's ways to train, if communication takes long?
 
-- **Set-up**: synthetic models on {RANKS} ranks, each on its own host: a network namespace of one machine with a link
-  of 1 Gbit/s. Layers sleep for their time; gradients, updates and messages are real. All rows of a case take turns in
-  one run.
-- **torch**: SGD without momentum, one thread per rank. `DDP` has buckets of 25 MB (its default) or 4 MB, and
-  `gradient_as_bucket_view=True`. `ZeroRedundancyOptimizer` runs over DDP with 25 MB. `FSDP2` is `fully_shard` on
-  groups of modules of 4 MiB or more. **our ring** is DDP over our backend of torch.distributed.
-- **ours**, in bold: `schedule, fusion`, with `ring` and the same SGD, as `dear-mpi compare` runs it.
+- **Set-up**: synthetic models on {RANKS} ranks, each on its own host: a network namespace of one machine with a link of
+  1 Gbit/s. Layers sleep; gradients, updates and messages are real. All rows of a case take turns in one run.
+- **torch**: SGD without momentum, one thread per rank. `DDP` has `gradient_as_bucket_view=True` and buckets of 25 MB
+  (its default) or 4 MB. `ZeroRedundancyOptimizer` runs over DDP with 25 MB. `FSDP2` is `fully_shard` on groups of
+  modules of 4 MiB or more. **our ring** is DDP over our backend.
+- **ours**, in bold: `schedule, fusion`, with `ring` and the same SGD, as in `dear-mpi compare`.
 - **ms**: an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
   **rest**: updates and what else is neither layers nor waiting. **predicted** and **bound**, the least time that the
   schedule allows, use the compute measured here and the best of three measurements of collectives.
@@ -43,7 +42,7 @@ HEAD = f"""How do our schedules compare with PyTorch's ways to train, if communi
 
 READING = f"""## Limits
 
-- Four ranks share two processors: TCP, sums, updates and Python take turns. Full updates cost what `rest` shows.
+- Four ranks share two processors: TCP, sums, updates and Python take turns.
 - Layers sleep, so the tables do not show how messages slow real layers ([torch](torch.md) does).
 - A case is left out if every run in {ATTEMPTS} attempts lost more than {QUIET:.0%} of the processors to others.
 """

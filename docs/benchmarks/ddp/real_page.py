@@ -29,21 +29,22 @@ PARTS = [f"{model}:{case}" for model in MODELS for case in CASES]
 HEAD = """How does `DistributedOptimizer` compare with torch's DDP if torch computes?
 
 - **Set-up**: one thread per rank. All rows take turns in one run; a turn is three iterations after one that does not
-  count. **hosts** are network namespaces of this machine with 1 Gbit/s links.
+  count. **hosts** are network namespaces with 1 Gbit/s links.
 - **resnet**: 1.2 million parameters, GroupNorm, 8 images of 3x32x32 per rank. **transformer**: 20 million parameters,
   2 sequences of 64 tokens per rank.
-- **Peers**: DDP over gloo with `gradient_as_bucket_view`, and buckets of its own 25 MB or of 4 MB; FSDP2 over gloo, a
-  block of the model at a time; all with SGD, momentum and `foreach=True`. Horovod has no wheels and was not measured.
-- **ours**: `schedule, fusion, updates`, with `algorithm="auto"`, and an instance of the same SGD for each bucket.
-  Updates are full, as in DDP, unless a row is called `sharded`.
-- **One rank**: times are compared with the same loop without DDP. **an optimiser for each bucket** is that loop with
-  as many optimisers as `dear` has buckets; what `dear` takes longer than it is the cost of hooks.
+- **Peers**: DDP over gloo with `gradient_as_bucket_view`, and buckets of 25 MB (its default) or 4 MB; FSDP2 over gloo,
+  a block of the model at a time; all with SGD, momentum and `foreach=True`. Horovod has no wheels.
+- **ours**: `schedule, fusion`, with `algorithm="auto"`, and an instance of the same SGD for each bucket. Updates are
+  full, as in DDP, unless a row is called `sharded`.
+- **One rank** (only in the file of all rows, like 2 and 4 ranks of one machine): compared with the same loop without
+  DDP. **an optimiser for each bucket** is that loop with as many optimisers as `dear` has buckets; the remaining
+  difference is the cost of hooks.
 - **ms**: an iteration, the mean over ranks: the median over turns, and the distance to the farther end of its 95 %
-  interval. **of DDP's time**: the median ratio of neighbouring turns with its 95 % interval, to the faster row of DDP.
-  If it contains 1, the two are not distinguishable.
+  interval. **of DDP's time**: the median ratio of neighbouring turns to the faster row of DDP, with its 95 % interval.
+  If it contains 1, nothing can be told.
 - **Limits**: all ranks share two cores, so messages and compute need the same ones. GPUs were not measured.
 
-The page shows the hosts; the file of all rows also has 1, 2 and 4 ranks on one machine.
+
 """
 
 

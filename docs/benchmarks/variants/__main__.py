@@ -11,10 +11,9 @@ from docs.benchmarks.variants import codes, kfac, orders, owners, recipes, round
 PAGE = "docs/benchmarks/variants.md"
 HEAD = """Does each variant do what it promises?
 
-- **Set-up**: each row has a target, the result, and whether it meets the target. Unless a row names another, the
-  model is `mlp` on the digits, with the preset's batch and seed 0. Four threads are the ranks, over the emulated link
-  of the row. The rows of [the twin of a run](../simulate.md#the-twin-of-a-run) use processes. "Exposed" is the
-  waiting of the median iteration. [Variants](../variants.md) describes how each works.
+- **Set-up**: unless a row names another, the model is `mlp` on the digits, with the preset's batch and seed 0. Ranks
+  are four threads, over the row's emulated link; the rows of [the twin of a run](../simulate.md#the-twin-of-a-run) use
+  processes. "Exposed" is the waiting of the median iteration. [Variants](../variants.md) describes each.
 - **Limits**: a small classifier shows whether training still converges, not what a large model would lose.
 """
 
