@@ -43,7 +43,7 @@ def ranks_of(job):
         with contextlib.suppress(OSError, ValueError):
             if os.getpgid(int(entry.name)) == job.pid or os.getsid(int(entry.name)) == job.pid:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"dear_mpi" in words and b"mpirun" not in words[0]:
+                if words[1:3] == [b"-m", b"dear_mpi"]:
                     found.append(int(entry.name))
     return found
 
