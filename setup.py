@@ -60,6 +60,7 @@ setup(
         "data": ["scikit-learn"],
         "plot": ["matplotlib"],
         "tune": ["bayesian-optimization>=3.4"],
+        "synth": ["ortools"],
         "torch": ["torch"],
         "jax": ["jax"],
         "gloo": ["torch==2.13.0"],

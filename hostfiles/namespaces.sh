@@ -10,7 +10,8 @@
 # MPIRUN is Open MPI's (default: mpirun), RANKS_PER_HOST its ranks on each host (1), LIMIT the seconds that a run may
 # take (600), BURST what a link that was idle sends at once (256kb; links with 64kb do not reach 1gbit: it is one frame
 # of TCP before it is cut), CONGESTION TCP's congestion control (reno, which every kernel allows in namespaces: with bbr,
-# which some machines have, one message in a hundred takes 50 to 150 ms longer).
+# which some machines have, one message in a hundred takes 50 to 150 ms longer). SLOW="1 2 500mbit" gives what hosts 1 and
+# 2 send each other this lower rate, inside the rate of their links.
 set -eu
 fail() { echo "$0: $*" >&2; exit 2; }
 usage='with N RATE COMMAND... | up N RATE | run N COMMAND... | down N'
@@ -66,6 +67,21 @@ up() {
         ip -n "dear$i" link set lo up
         ip netns exec "dear$i" sh -c 'echo "$1" > /proc/sys/net/ipv4/tcp_congestion_control' sh "${CONGESTION:-reno}"
         tc -n "dear$i" qdisc add dev eth0 root tbf rate "$rate" burst "${BURST:-256kb}" latency 50ms
+    done
+    # shellcheck disable=SC2086  # three words
+    [ -z "${SLOW:-}" ] || slow "$rate" $SLOW
+}
+
+slow() {  # RATE of a link, two hosts, RATE between them
+    line=$1 one=$2 other=$3 between=$4 burst=${BURST:-256kb}
+    for pair in "$one $other" "$other $one"; do
+        from=dear${pair% *} to=$net.${pair#* }
+        tc -n "$from" qdisc replace dev eth0 root handle 1: htb default 10
+        tc -n "$from" class add dev eth0 parent 1: classid 1:1 htb rate "$line" burst "$burst" cburst "$burst"
+        # Each may lend from the link what the other leaves; 1mbit is what it has without.
+        tc -n "$from" class add dev eth0 parent 1:1 classid 1:10 htb rate 1mbit ceil "$line" cburst "$burst"
+        tc -n "$from" class add dev eth0 parent 1:1 classid 1:20 htb rate 1mbit ceil "$between" cburst "$burst"
+        tc -n "$from" filter add dev eth0 parent 1: protocol ip u32 match ip dst "$to/32" flowid 1:20
     done
 }
 

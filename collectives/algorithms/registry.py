@@ -25,7 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
-from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Receive, Send, Step, write_program
+from dear_mpi.collectives.program.program import (
+    COLLECTIVES,
+    Algorithm,
+    Program,
+    Receive,
+    Send,
+    Step,
+    asks_for,
+    write_program,
+)
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
@@ -196,23 +205,59 @@ def in_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def algorithm_source(spec: str) -> Source | None:
-    """Return the source of a user's function; None for an installed one."""
+def of_text(spec: str) -> bool:
+    """Return whether it is an extra's name and a text, such as ``NAME:FILE``, from which the extra makes algorithms."""
+    from dear_mpi.collectives.program.user_file import entry_points_of, is_in_file
+
+    name, colon, _ = spec.partition(":")
+    return bool(colon) and not is_in_file(spec) and name in entry_points_of("algorithms")
+
+
+def algorithm_source(spec: str) -> Source | Algorithm | None:
+    """Return the source of a user's function, or a function made from a text; None for an installed one."""
     from dear_mpi.collectives.program.user_file import source_of
 
+    if of_text(spec):
+        return next(iter(made_from(spec).values()))
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
+
+
+def made_from(spec: str) -> Mapping[str, Algorithm]:
+    from dear_mpi.collectives.program.user_file import load_extra
+
+    name, _, text = spec.partition(":")
+    found: Mapping[str, Algorithm] = load_extra("algorithms", name)(text)
+    return found
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
     """Load a user's or an extra's function; return its collective and those derived by mirroring.
 
-    It is tried for two ranks. Any call's ProgramError reports a failure, or another collective or rank: its mirror
-    image would pass for the right one.
+    It is tried for two ranks. What an extra makes from a text has its collectives by name, and is not tried.
     """
-    from dear_mpi.collectives.program.user_file import Endless, in_time, load, load_extra, telling
+    from dear_mpi.collectives.program.user_file import load, load_extra
 
-    source, collective = algorithm_source(spec), ""
+    if of_text(spec):
+        row = {name: checked(spec, each, name) for name, each in made_from(spec).items()}
+        return {name: each for made in row for name, each in derived(made, row[made]).items()} | row
+    source = algorithm_source(spec)
     algorithm = load_extra("algorithms", spec) if source is None else load(source)
+    if source is None and asks_for(algorithm, "text"):
+        raise ValueError(f"algorithm {spec!r} is made from a text: write {spec}:TEXT, such as {spec}:FILE.json")
+    collective = write_program(checked(spec, algorithm), 0, 2).collective
+    return derived(collective, checked(spec, algorithm, collective))
+
+
+def derived(collective: str, algorithm: Algorithm) -> dict[str, Algorithm]:
+    return family(algorithm, collective) if collective in MIRROR else {collective: algorithm}
+
+
+def checked(spec: str, algorithm: Algorithm, collective: str = "") -> Algorithm:
+    """Check each program: a ProgramError reports a failure, or another collective or rank.
+
+    The mirror image of a wrong one would pass for the right one.
+    """
+    from dear_mpi.collectives.program.user_file import Endless, in_time, telling
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
@@ -233,5 +278,4 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
             return program
         raise ProgramError(f"algorithm {spec!r} must return {fault}")
 
-    collective = write_program(write, 0, 2).collective  # from here on every call returns this one
-    return family(write, collective) if collective in MIRROR else {collective: write}
+    return write

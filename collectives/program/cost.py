@@ -89,6 +89,10 @@ class Network:
     def way_in(self, rank: int, peer: int) -> Way:
         return (("in", self.port(rank, peer)),)
 
+    def capacity(self, side: Side) -> float:
+        """Return a side's rate relative to 1/beta."""
+        return 1.0
+
 
 def connected(side: Side, moving: Mapping[Side, Collection[Flow]]) -> dict[Side, Collection[Flow]]:
     found, waiting = {side: moving[side]}, [side]
@@ -101,9 +105,11 @@ def connected(side: Side, moving: Mapping[Side, Collection[Flow]]) -> dict[Side,
     return found
 
 
-def fair_rates(users: Mapping[Side, Collection[Flow]]) -> dict[Flow, float]:
+def fair_rates(
+    users: Mapping[Side, Collection[Flow]], capacity: Callable[[Side], float] = Network().capacity
+) -> dict[Flow, float]:
     """Return each flow's rate, fixed from the tightest side on."""
-    rates, free = dict[Flow, float](), dict.fromkeys(users, 1.0)
+    rates, free = dict[Flow, float](), {side: capacity(side) for side in users}
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}
     while waiting:
@@ -309,7 +315,7 @@ class Simulation:
     def share(self, side: Side) -> None:
         users = connected(side, self.moving)
         now_s = max(time_s for each in users for time_s in self.changed.pop(each, ()))
-        rates = fair_rates(users)
+        rates = fair_rates(users, self.network.capacity)
         for flow, rate in rates.items():
             if rate != flow.rate:
                 flow.over_s = now_s + (flow.over_s - now_s) * (flow.rate / rate)

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, in_file, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, in_file, of_text, runner_of
 from dear_mpi.collectives.lowering.check import check_instructions, check_phases
 from dear_mpi.collectives.lowering.messages import WINDOW, Portion
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
@@ -92,7 +92,8 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
-    subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
+    subject: Any = phases if runner == "shared" else find_algorithm(name, collective)
+    subject = subject if of_text(name) else inspect.getmodule(subject)
     on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
     screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # it wraps paragraphs
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
@@ -116,7 +117,8 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)
-        screen.print(f"Proved for {'1 to ' * (size > 1)}{plural(size, 'rank')}{PROMISES[runner]}")
+        from_one = "1 to " * (size > 1 and not of_text(name))
+        screen.print(f"Proved for {from_one}{plural(size, 'rank')}{PROMISES[runner]}")
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
@@ -270,10 +272,12 @@ def prove(
 ) -> None:
     """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout``: ranks' hosts.
 
+    One that was made from a text is proved for all of these ranks only.
+
     A ProgramError names the number of ranks.
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
-    for size in range(1, len(layout) + 1):
+    for size in range(len(layout) if of_text(name) else 1, len(layout) + 1):
         gc.disable()  # it would traverse all messages repeatedly: half the time
         try:
             for cut in sorted(cuts):

@@ -69,14 +69,14 @@ def read_network(text: str, ranks: int) -> Machine:
     """
     if not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
-    if text.endswith(".json"):
+    name, shaped = re.split("[:,]", text)[0], entry_points_of("networks")
+    if text.endswith(".json") and name not in shaped:
         return read_machine(text, ranks)
     if text.lower() in PRESETS:
         text = text.lower()
         if ranks > PRESET_RANKS:
             raise ValueError(f"network {text!r} has {PRESET_RANKS} ranks, not {ranks}")
         return Machine(spelled(PRESETS[text], ranks), "published", f"{text} = {PRESETS[text]}: {PRESET_SOURCE}")
-    name, shaped = re.split("[:,]", text)[0], entry_points_of("networks")
     if name in shaped:
         found = load_extra("networks", name)(text, ranks)
         if not isinstance(found, Network):

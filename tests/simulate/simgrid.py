@@ -38,7 +38,7 @@ PLATFORM = """<?xml version='1.0'?>
 """
 
 
-def replay(programs, count, itemsize, *, alpha, beta, places=None, shape="", limit_s=600.0):
+def replay(programs, count, itemsize, *, alpha=0.0, beta=1.0, places=None, shape="", platform="", limit_s=600.0):
     """The seconds until the last rank is done, for a buffer of ``count`` elements in equal shards.
 
     Args:
@@ -46,6 +46,7 @@ def replay(programs, count, itemsize, *, alpha, beta, places=None, shape="", lim
         beta: seconds per byte of a link, in each direction.
         places: for ranks, if there are more of them.
         shape: attributes of the cluster in XML; default: a star.
+        platform: XML in place of a cluster, of hosts rank-0 and so on.
         limit_s: of the wall clock, after which SimGrid is ended. It replays some 40 000 messages a second.
 
     Raises:
@@ -59,7 +60,7 @@ def replay(programs, count, itemsize, *, alpha, beta, places=None, shape="", lim
         write_traces(programs, count, itemsize, folder)
         link = {"bandwidth": 1 / beta, "latency": alpha / 2}
         described = PLATFORM.format(last=(places or size) - 1, shape=shape, **link)
-        (folder / "platform.xml").write_text(described, encoding="utf-8")
+        (folder / "platform.xml").write_text(platform or described, encoding="utf-8")
         (folder / "hosts.txt").write_text("".join(f"rank-{rank}\n" for rank in range(size)), encoding="utf-8")
         files = ["-platform", "platform.xml", "-hostfile", "hosts.txt", "-replay", "index.txt"]
         settings = [f"--cfg={key}:{value}" for key, value in MODEL.items()]

@@ -1,0 +1,248 @@
+"""Find the least time of an all-gather: the cut that lets its ranks' data out most slowly.
+
+Each rank owns one unit of data. Ranks in a set S own |S| units, and a rank outside needs them all. So the all-gather
+takes at least |S| / (units/s that leave S), for each S that is not all ranks:
+
+    0 === 1         {0, 1, 2, 3} owns 4 units, and one link leaves it: 4 steps. Whatever 4 receives, it comes by this
+    |     |         link.
+    2 === 3 --- 4
+
+With enough chunks this time is reached (Edmonds 1973). A maximum flow, from all ranks, one unit each, to a rank
+outside, finds the worst cut: each flow that fails shows a worse one (Dinkelbach 1967).
+
+A port is an edge through which its ranks' messages pass. For a port of several ranks, their links are pooled: the bound
+is still below every all-gather, but may be lower than need be. With few ranks all sets are tried, each exactly.
+
+Source: Zhao et al., ForestColl (2024), arXiv 2402.06787; Dinic (1970).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+
+from dear_mpi.contrib.networks.graph import Graph, Port, distances
+
+MOST_SETS = 10  # ranks whose sets are all tried
+MOST_ROOTS = 64  # ranks outside that are tried
+MOST_UNITS = 8  # of a link
+TOLERANCE = 0.1  # of a unit: of measured rates
+WORTH = 0.02  # share of the rates for which smaller units are taken
+
+Edges = dict[tuple[int, int], Fraction]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """``out``: what leaves these ranks, in units per second (or per step)."""
+
+    ranks: tuple[int, ...]
+    out: Fraction
+
+    @property
+    def time(self) -> Fraction:
+        return len(self.ranks) / self.out
+
+
+class Flow:
+    """Maximum flows on one network, with capacities that change."""
+
+    def __init__(self, nodes: int, edges: Iterable[tuple[int, int]]) -> None:
+        self.ends = [node for source, dest in edges for node in (dest, source)]  # edge 2k+1 is edge 2k backwards
+        self.at: list[list[int]] = [[] for _ in range(nodes)]
+        for number in range(len(self.ends)):
+            self.at[self.ends[number ^ 1]].append(number)
+
+    def most(self, capacities: Iterable[int], source: int, sink: int) -> tuple[int, list[int]]:
+        """Return the maximum flow, and each node's level: -1 on the sink's side of the least cut."""
+        room, total = [each for capacity in capacities for each in (capacity, 0)], 0
+        while (levels := self.levels(room, source))[sink] >= 0:
+            nexts = [0] * len(self.at)
+            while path := self.path(room, levels, nexts, source, sink):
+                pushed = min(room[edge] for edge in path)
+                total += pushed
+                for edge in path:
+                    room[edge] -= pushed
+                    room[edge ^ 1] += pushed
+        return total, levels
+
+    def levels(self, room: Sequence[int], source: int) -> list[int]:
+        found, waiting = [-1] * len(self.at), [source]
+        found[source] = 0
+        for node in waiting:
+            for edge in self.at[node]:
+                end = self.ends[edge]
+                if room[edge] and found[end] < 0:
+                    found[end] = found[node] + 1
+                    waiting.append(end)
+        return found
+
+    def path(self, room: Sequence[int], levels: Sequence[int], nexts: list[int], *ends: int) -> list[int]:
+        """Return edges with room, each to the next level; none of those before ``nexts`` leads on."""
+        node, sink = ends
+        path = list[int]()
+        while node != sink:
+            edges = self.at[node]
+            for place in range(nexts[node], len(edges)):
+                edge = edges[place]
+                if room[edge] and levels[self.ends[edge]] == levels[node] + 1:
+                    nexts[node] = place
+                    path.append(edge)
+                    node = self.ends[edge]
+                    break
+            else:
+                nexts[node] = len(edges)
+                if not path:
+                    return []
+                node = self.ends[path.pop() ^ 1]
+                nexts[node] += 1
+        return path
+
+
+def edges_of(graph: Graph, inside: frozenset[int] | None = None) -> Edges:
+    """Return capacities between nodes: ranks, then both ends of each port, outwards and inwards.
+
+    ``inside``: take only links that leave these ranks, which are then node 0, while all others are node 1.
+    """
+    found, size = defaultdict[tuple[int, int], Fraction](Fraction), graph.size
+    for (source, dest), (outs, ins) in graph.ways.items():
+        ends = (source, dest) if inside is None else (0, 1)
+        if inside is not None and (source not in inside or dest in inside):
+            continue
+        nodes = [ends[0]]
+        for way, numbers in ((0, outs), (2, ins)):
+            for number in numbers:
+                first = size + 4 * number + way
+                nodes += (first, first + 1)
+                port = graph.ports[number]
+                found[first, first + 1] = Fraction(port.into if way else port.out)
+        for one, other in list(pairwise([*nodes, ends[1]]))[::2]:
+            found[one, other] += Fraction(graph.links[source, dest])
+    return found
+
+
+def leaving(graph: Graph, ranks: Iterable[int]) -> Fraction:
+    """Return what can leave these ranks together, per second."""
+    inside = frozenset(ranks)
+    edges = edges_of(graph, inside)
+    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
+    whole = [int(capacity * scale) for capacity in edges.values()]
+    return Fraction(Flow(nodes_of(graph), edges).most(whole, 0, 1)[0], scale)
+
+
+def nodes_of(graph: Graph) -> int:
+    return max(2, graph.size) + 4 * len(graph.ports)
+
+
+def cut_bound(graph: Graph) -> Cut:
+    """Return the worst cut that was found; no all-gather is faster than its ``time``.
+
+    >>> from dear_mpi.contrib.networks.graph import read_graph
+    >>> cut_bound(in_units(read_graph("mesh:3x3"))[0]).time  # 8 units into a corner, by two links
+    Fraction(4, 1)
+    """
+    if graph.size == 1:
+        return Cut((0,), Fraction(1 << 62))
+    pooled = any(len(port.ranks) > 1 for port in graph.ports)
+    if pooled and graph.size <= MOST_SETS:
+        ways = ((ranks, leaving(graph, ranks)) for ranks in subsets(graph.size))
+        return max((Cut(ranks, out) for ranks, out in ways), key=lambda cut: cut.time)
+    return by_flows(graph)
+
+
+def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
+    """Return steps that an all-gather of ``parts`` chunks per rank needs: by cuts, and by the longest way.
+
+    A chunk that leaves a cut in the last step must reach all ranks outside in it.
+    """
+    if graph.size == 1:
+        return 0
+    found = max(max(distances(graph, rank)) for rank in range(graph.size)) if graph.size <= MOST_ROOTS else 1
+    sets = [port.ranks for port in graph.ports if len(port.ranks) > 1]
+    sets += [tuple(sorted({*range(graph.size)} - {*ranks})) for ranks in sets]
+    for cut in [worst, *(Cut(ranks, leaving(graph, ranks)) for ranks in sets)]:
+        last = int(cut.out // (graph.size - len(cut.ranks))) if len(cut.ranks) < graph.size else 0
+        found = max(found, 1 + math.ceil((len(cut.ranks) * parts - last) / cut.out))
+    return found
+
+
+def subsets(size: int) -> Iterator[tuple[int, ...]]:
+    for mask in range(1, (1 << size) - 1):
+        yield tuple(rank for rank in range(size) if mask >> rank & 1)
+
+
+def by_flows(graph: Graph) -> Cut:
+    edges, source = edges_of(graph), nodes_of(graph)
+    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
+    whole = [int(capacity * scale) for capacity in edges.values()]
+    flow = Flow(source + 1, [*edges, *((source, rank) for rank in range(graph.size))])
+    others = tuple(range(1, graph.size))
+    worst = Cut(others, leaving(graph, others))
+    for root in range(0, graph.size, -(-graph.size // MOST_ROOTS)):
+        while True:  # an edge carries its capacity times the time of the worst cut so far
+            time = worst.time
+            carried = [capacity * time.numerator for capacity in whole]
+            unit = time.denominator * scale
+            total, levels = flow.most([*carried, *[unit] * graph.size], source, root)
+            if total == unit * graph.size:
+                break
+            crossed = (levels[one] >= 0 > levels[other] for one, other in edges)
+            out = sum(capacity for capacity, across in zip(whole, crossed, strict=True) if across)
+            worst = Cut(tuple(rank for rank in range(graph.size) if levels[rank] >= 0), Fraction(out, scale))
+    return worst
+
+
+def in_units(graph: Graph) -> tuple[Graph, float]:
+    """Return the network with rates in whole units, at most ``MOST_UNITS`` for a link, and the bytes/s of a unit.
+
+    A link that is much slower than a unit is left out. If a rate is rounded up, the unit is smaller instead. The units
+    that keep most of all rates are chosen, large ones first.
+
+    >>> graph = Graph(3, {(0, 1): 99.0, (1, 0): 103.0, (1, 2): 50.0, (2, 0): 51.0})
+    >>> in_units(graph)[0].links, in_units(graph)[1]
+    ({(0, 1): 2, (1, 0): 2, (1, 2): 1, (2, 0): 1}, 49.5)
+    """
+    ports = [rate for port in graph.ports for rate in (port.out, port.into)]
+    usable = {pair: slowest(graph, *pair) for pair in graph.links}
+    found: list[tuple[float, float, float]] = []  # unit, real unit, kept
+    for unit in {rate / parts for rate in grouped([*usable.values(), *ports]) for parts in range(1, MOST_UNITS + 1)}:
+        counted = [(rate, min(MOST_UNITS, units(rate, unit))) for rate in usable.values()]
+        counted += [(rate, units(rate, unit)) for rate in ports]
+        if all(units(rate, unit) for rate in ports):
+            real = min([unit, *(rate / count for rate, count in counted if count)])
+            found.append((unit, real, real * sum(count for _, count in counted)))
+
+    def rounded(unit: float) -> Graph:
+        counts = {pair: min(MOST_UNITS, units(rate, unit)) for pair, rate in usable.items() if units(rate, unit)}
+        whole = tuple(Port(port.ranks, units(port.out, unit), units(port.into, unit)) for port in graph.ports)
+        return replace(graph, links=counts, ports=whole)
+
+    found.sort(key=lambda each: -each[2])
+    whole = (each for each in found if rounded(each[0]).unreachable() is None)
+    if (best := next(whole, None)) is None:
+        return graph, 1.0  # of one rank
+    enough = best[2] - WORTH * (sum(usable.values()) + sum(ports))
+    coarse = sorted((each for each in found if each[2] >= enough), reverse=True)
+    unit, real, _ = next(each for each in coarse if rounded(each[0]).unreachable() is None)
+    return rounded(unit), real
+
+
+def slowest(graph: Graph, source: int, dest: int) -> float:
+    outs, ins = graph.ways[source, dest]
+    ports = [graph.ports[number].out for number in outs] + [graph.ports[number].into for number in ins]
+    return min([graph.links[source, dest], *ports])
+
+
+def units(rate: float, unit: float) -> int:
+    return int(rate / unit + TOLERANCE)
+
+
+def grouped(rates: Iterable[float]) -> list[float]:
+    """Return one rate, the least, for all that are at most ``TOLERANCE`` faster."""
+    found = list[float]()
+    for rate in sorted(rates):
+        if not found or rate > found[-1] * (1 + TOLERANCE):
+            found.append(rate)
+    return found
