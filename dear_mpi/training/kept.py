@@ -16,11 +16,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.ring import ring_step
+from dear_mpi.collectives.algorithms.ring import to_next
 from dear_mpi.collectives.plans.plan import RunningOperation
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.calls import copier
 from dear_mpi.training.buckets.bound import BoundBucket
@@ -45,7 +44,8 @@ class Kept:
         self.states = [SharedState(bound, transport) for _ in range(2 * shared)]
         for each in self.states:
             plans.callback(each.free)
-        bound.after = [self.share] if shared else []
+        if shared:
+            bound.copy_state = self.share
 
     def share(self) -> None:
         """Copy this shard's present state, and exchange it. Collective."""
@@ -76,9 +76,8 @@ class SharedState:
         ends = accumulate((array.nbytes for array in bound.state), initial=0)
         own = [self.parts[rank][start:stop] for start, stop in pairwise(ends)]
         self.copying = [copier(copy, array.view("u1")) for copy, array in zip(own, bound.state, strict=True)]
-        program = Program("all_gather", rank, size, (ring_step(rank, size, rank, combine=False),))
         segment, tag = default_segment(transport.hosts), transport.next_tag()
-        run = MessagesRun(program, memory, borders, transport, op="sum", segment=segment, tag=tag)
+        run = MessagesRun(to_next(rank, size), memory, borders, transport, op="sum", segment=segment, tag=tag)
         self.operation = RunningOperation(run, f"the copy of the optimizer state of {bound.bucket}", transport)
 
     def update(self) -> None:

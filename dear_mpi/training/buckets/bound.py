@@ -52,8 +52,8 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         buffers = arena.wire[own], self.own, *self.state
-        self.before: list[Call] = []  # calls around each update, see ``kept.py``
-        self.after: list[Call] = []
+        self.before: list[Call] = []  # calls before each update, see ``kept.py``
+        self.copy_state: Call = lambda: None
         if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
             self.updaters = arena.optimizer.bind(self)
             return
@@ -136,8 +136,6 @@ class BoundBucket:
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
-        for call in self.after:
-            call()
 
     def apply(self, updaters: Sequence[UpdateCall], factor: float) -> None:
         optimizer = self.arena.optimizer_at(self.own_updates)

@@ -107,8 +107,7 @@ class LiveFabric(Fabric):
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
-            for call in bound.after:
-                call()
+            bound.copy_state()
         self.arena.begin_buffers()
 
     def prepare(self, names: Iterable[str]) -> None:
