@@ -103,7 +103,7 @@ def check_elastic(options: Exchange, route: Route, proof: Proof, optimizer: Opti
             f"ranks differ in what they keep on the route {route.name!r}",
         ),
         (
-            route.update.shard and hasattr(optimizer, "bind"),
+            route.update.shard and optimizer and not optimizer.in_arrays,
             f"on the route {route.name!r} a dead rank's shard of the state of PyTorch's optimizer is lost",
         ),
         (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),

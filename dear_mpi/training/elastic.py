@@ -155,8 +155,7 @@ class Survival:
             states = gathered(old, target, holders(before, self.transport.members), session.world.transport)
         session.group.leave()
         own_memory(session.parameters)
-        if hasattr(session.options.optimizer, "begin_cut"):  # PyTorch's optimiser
-            session.options.optimizer.begin_cut()
+        session.options.optimizer.begin_cut()
         agree(session.world.transport, session.name, lambda: session.build(session.execution))
         session.engine = Engine(session.group.streams)
         session.open(session.engine)

@@ -13,6 +13,7 @@ values 8.
 
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dear_mpi.collectives.plans.plan import RunningOperation
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import copier
 from dear_mpi.training.buckets.bound import BoundBucket
 
@@ -35,12 +37,9 @@ class Kept:
     def __init__(self, bound: BoundBucket, transport: Transport, plans: ExitStack) -> None:
         self.bound, shared = bound, bound.arena.sharded and transport.size > 1 and bool(bound.state)
         arrays = [bound.values] if shared else [bound.values, *bound.state]
-        copies = [array.copy() for array in arrays]
-        bound.before = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
-        self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
-        for update in bound.updaters if hasattr(bound.arena.optimizer, "bind") else ():  # PyTorch's optimiser
-            bound.before.append(update.keep)
-            self.undoing.append(update.undo)
+        own: Any = () if bound.arena.optimizer.in_arrays else bound.updaters
+        self.copies = [*map(KeptArray, arrays), *own]
+        bound.before = [each.keep for each in self.copies]
         self.states = [SharedState(bound, transport) for _ in range(2 * shared)]
         for each in self.states:
             plans.callback(each.free)
@@ -53,10 +52,18 @@ class Kept:
 
     def undo(self) -> None:
         """Go back to before the last update."""
-        for call in self.undoing:
-            call()
+        for each in self.copies:
+            each.undo()
         self.bound.own_updates -= 1
         self.bound.unpack()
+
+
+class KeptArray:
+    """Copy an array before an update; ``keep`` and ``undo`` as of PyTorch's optimisers."""
+
+    def __init__(self, array: Array) -> None:
+        copy = array.copy()
+        self.keep, self.undo = copier(copy, array), copier(array, copy)
 
 
 class SharedState:
