@@ -29,6 +29,7 @@ class Optimizer(ABC):
     scope: ClassVar[str] = "element"
     # Whether ranks exchange only gradients. Other sums are left out of norms and not compressed lossily.
     gradients_alone: ClassVar[bool] = True
+    in_arrays: ClassVar[bool] = True  # whether all state is in the arrays of ``new_state``; PyTorch's is not
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -59,6 +60,14 @@ class Optimizer(ABC):
     def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:
         """Return the profile with further sums that ranks exchange, for predictions."""
         return profile
+
+    def bind(self, bucket: Any) -> list[Any]:
+        """Return the calls that update a bucket's own part (``BoundBucket``)."""
+        return bucket.updaters_on_arrays()
+
+    def begin_cut(self) -> None:
+        """Take back state that buckets hold, before they are cut anew."""
+        return
 
     def new_state(self, value: Array) -> list[Array]:
         zeros = array_module(value).zeros

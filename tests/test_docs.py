@@ -119,7 +119,7 @@ THREE = "all_reduce, reduce_scatter, all_gather"
 
 @pytest.mark.parametrize("row", [row for row in algorithm_rows() if len(row) == 5], ids=lambda row: row[0])
 def test_the_table_of_algorithms_is_right(row):
-    """Which collectives each serves, and whether it combines in rank order: that is invariant to all."""
+    """Which collectives each serves, and whether it combines in rank order (``collectives/test_invariance.py``)."""
     name, serves, _, _, invariant = row
     rooted = f"{THREE}, broadcast, reduce"
     groups = {"all six": ", ".join(COLLECTIVES), "the same three": THREE, "the same three and rooted ones": rooted}

@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, NEXT, Rates
 from dear_mpi.collectives.program.program import (
     COLLECTIVES,
     Algorithm,
@@ -127,12 +127,13 @@ ALGORITHMS = Rows(
     }
 )
 
-# Levels of ``hierarchical``, for stages of routes. One without the other leaves partial results:
-# users cannot choose it.
+# Levels of ``hierarchical``, and a step of ``ring``, for stages of routes. Users cannot choose what leaves partial
+# results.
 LEVELS = Rows(
     {
         INSIDE: ("hierarchical", {"all_gather": "inside"}),
         BETWEEN: ("hierarchical", {"all_gather": "between", "all_to_all": "exchange"}),
+        NEXT: ("ring", {"all_gather": "to_next"}),
     }
 )
 
@@ -182,7 +183,7 @@ def is_installed(name: str) -> bool:
 
 def check_whole(name: str) -> None:
     if name in LEVELS:
-        raise ValueError(f"algorithm {name!r} is one level of hierarchical, with partial results: use hierarchical")
+        raise ValueError(f"algorithm {name!r} is for stages of routes, and leaves partial results: choose a whole one")
 
 
 def programs(

@@ -25,6 +25,7 @@ Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
@@ -37,6 +38,12 @@ def reduce_scatter(rank: int, size: int) -> Program:
 def all_gather(rank: int, size: int) -> Program:
     steps = tuple(ring_step(rank, size, rank - s, combine=False) for s in range(size - 1))
     return Program("all_gather", rank, size, steps)
+
+
+def to_next(rank: int, size: int) -> Program:
+    """Send the own chunk to the successor: the first step of ``all_gather``."""
+    program = all_gather(rank, size)
+    return replace(program, steps=program.steps[:1])
 
 
 def all_reduce(rank: int, size: int) -> Program:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 UNITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
-INSIDE, BETWEEN = "inside hosts", "between hosts"
+INSIDE, BETWEEN, NEXT = "inside hosts", "between hosts", "next rank"
 
 
 class Rates(NamedTuple):

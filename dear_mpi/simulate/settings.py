@@ -13,7 +13,7 @@ from dear_mpi.reporting.declared import BETWEEN, BETWEEN_FUSIONS, again, listed,
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.buckets.owners import MEASURED, Ownership, measured
-from dear_mpi.training.choice import serve_halves, summed_as_asked
+from dear_mpi.training.choice import outliving, serve_halves, summed_as_asked
 from dear_mpi.training.events.profile import Profile, read_profile
 from dear_mpi.training.options import (
     ALL_OPTIMIZERS,
@@ -127,6 +127,10 @@ class Settings(Exchange):
         allowed=ALL_OPTIMIZERS,
     )
     accumulate: int | None = again(Training, "accumulate", None, shown="1, or as in the profile", most=MOST_PARTS)
+    elastic: bool = option(
+        "Train with --elastic: with sharded updates each rank also sends its shard's new optimizer state to the next.",
+        False,
+    )
     ranks_per_core: float = option(
         "Ranks that share a core: updates, codes, and layers that do not sleep take as many times as long.", 1.0
     )
@@ -138,7 +142,7 @@ class Settings(Exchange):
     def chosen_route(self) -> Route:
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
-        return summed_as_asked(self, self.find_route(halves=halves), dtype)
+        return self.as_asked(self.find_route(halves=halves))
 
     @cached_property
     def kinds(self) -> dict[str, type[Schedule]]:
@@ -156,7 +160,12 @@ class Settings(Exchange):
 
     def route_of(self, schedule: type[Schedule]) -> Route:
         own = schedule.own_route()
-        return self.chosen_route if own is None else summed_as_asked(self, own, self.types[0])
+        return self.chosen_route if own is None else self.as_asked(own)
+
+    def as_asked(self, route: Route) -> Route:
+        dtype, _ = self.types
+        route = outliving(route, dtype, self.chosen_optimizer) if self.elastic else route
+        return summed_as_asked(self, route, dtype)
 
     @property
     def types(self) -> tuple[str, str]:

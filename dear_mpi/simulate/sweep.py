@@ -32,7 +32,7 @@ from dear_mpi.training.fabric.virtual import Price, unscaled, whole_cost
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
 from dear_mpi.training.options import Wire
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.routes.stages import Collective
+from dear_mpi.training.routes.stages import Sent
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
@@ -102,16 +102,16 @@ class Scenario:
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
 
-        def size(stage: Collective, bucket: Bucket) -> int:
+        def size(stage: Sent, bucket: Bucket) -> int:
             return self.nbytes(route, stage, bucket, longest(bucket))
 
-        for stage in dict.fromkeys(stage for name in names for stage in route.collectives(name)):
+        for stage in dict.fromkeys(stage for name in names for stage in route.sent(name)):
             if not stage.few:
                 sizes = [size(stage, bucket) for bucket in buckets]
                 self.prices.seconds(stage.algorithm(self.algorithm), stage.name, sizes)
 
         @cache
-        def price(stage: Collective, bucket: Bucket) -> float:
+        def price(stage: Sent, bucket: Bucket) -> float:
             if stage.few:
                 return self.few_s()
             return self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size(stage, bucket))
@@ -123,7 +123,7 @@ class Scenario:
             return 1
         return portions_of(self.nbytes(route, stage, bucket), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, route: Route, stage: Collective, bucket: Bucket, longest: int | None = None) -> int:
+    def nbytes(self, route: Route, stage: Sent, bucket: Bucket, longest: int | None = None) -> int:
         """Return a bucket's bytes in a collective, in equal shards, or in shards priced as the longest one."""
         wire, ranks = self.model.layout.itemsize, self.prices.ranks
         sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
@@ -242,7 +242,8 @@ def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Pric
     settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}
     for route, names in grouped(kinds, lambda name: settings.route_of(kinds[name])).items():
-        check_choice(settings, route, {name: kinds[name] for name in names}, settings.chosen_optimizer)
+        chosen = {name: kinds[name] for name in names}
+        check_choice(settings, route, chosen, settings.chosen_optimizer, elastic=settings.elastic)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     found: dict[tuple[Any, ...], Scenario] = {}

@@ -196,6 +196,7 @@ class UserUpdates(Optimizer):
     """
 
     lr = 1.0  # the groups have their own
+    in_arrays = False
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer

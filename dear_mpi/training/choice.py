@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.training.options import Exchange, Options
 from dear_mpi.training.routes.find import FULL, is_code
 from dear_mpi.training.routes.invariant import is_exact, with_tree
 from dear_mpi.training.routes.proof import Proof, prove
-from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Payload, Route, with_copies
 from dear_mpi.training.schedules import Schedule
 
 
@@ -24,10 +27,22 @@ def chosen_route(
             raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
     route = own or options.find_route(halves=halves)
     check_sent(options, first, schedules[first], route, dtype)
+    if options.elastic:
+        route = outliving(route, dtype, options.optimizer)
     route = summed_as_asked(options, route, dtype, len(hosts))
-    proof = check_choice(options, route, schedules, options.optimizer)
+    proof = check_choice(options, route, schedules, options.optimizer, elastic=options.elastic)
     route.check(hosts)
     return route, proof
+
+
+def outliving(route: Route, dtype: str, optimizer: Optimizer | None) -> Route:
+    """Return the route of elastic training: with sharded updates ranks copy their state to each other."""
+    if not route.update.shard:
+        return route
+    if optimizer is None:
+        raise ValueError("elastic needs the optimizer, whose state ranks send to each other")
+    state_bytes = sum(each.itemsize for each in optimizer.new_state(np.zeros(1, DTYPES[dtype])))
+    return with_copies(route, state_bytes) if state_bytes else route
 
 
 def summed_as_asked(options: Exchange, route: Route, dtype: str, ranks: int | None = None) -> Route:
@@ -41,7 +56,12 @@ def summed_as_asked(options: Exchange, route: Route, dtype: str, ranks: int | No
 
 
 def check_choice(
-    options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
+    options: Exchange,
+    route: Route,
+    schedules: Mapping[str, type[Schedule]],
+    optimizer: Optimizer | None,
+    *,
+    elastic: bool = False,
 ) -> Proof:
     """Prove that a route trains and fits all choices; ``optimizer`` is None if unknown."""
     for name, schedule in schedules.items():
@@ -69,7 +89,30 @@ def check_choice(
     if options.weights is not None and any(stage.alone for stage in route.updates):  # few examples would count as many
         what = "each rank updates by its own gradients, which count as those of all"
         raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
+    if elastic:
+        check_elastic(options, route, proof, optimizer)
     return proof
+
+
+def check_elastic(options: Exchange, route: Route, proof: Proof, optimizer: Optimizer | None) -> None:
+    """Refuse exchanges with a state that is lost with a rank. Raises ValueError."""
+    kept = [name for name, kind in route.buffers.items() if kind != "scratch"]
+    for wrong, what in (
+        (
+            route.period > 1 or route.delay or proof.state == "own" or kept,
+            f"ranks differ in what they keep on the route {route.name!r}",
+        ),
+        (
+            route.update.shard and optimizer and not optimizer.in_arrays,
+            f"on the route {route.name!r} a dead rank's shard of the state of PyTorch's optimizer is lost",
+        ),
+        (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),
+        (options.weights is not None, "weights are of ranks that may die"),
+        (options.loss_scale != "none", "loss_scale and statistic keep a state"),
+        (optimizer and not optimizer.gradients_alone, f"the optimizer {optimizer} sends other sums"),
+    ):
+        if wrong:
+            raise ValueError(f"elastic must be left out: {what}")
 
 
 def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> None:

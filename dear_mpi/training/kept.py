@@ -13,15 +13,16 @@ values 8.
 
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.ring import ring_step
+from dear_mpi.collectives.algorithms.ring import to_next
 from dear_mpi.collectives.plans.plan import RunningOperation
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import copier
 from dear_mpi.training.buckets.bound import BoundBucket
 
@@ -36,16 +37,14 @@ class Kept:
     def __init__(self, bound: BoundBucket, transport: Transport, plans: ExitStack) -> None:
         self.bound, shared = bound, bound.arena.sharded and transport.size > 1 and bool(bound.state)
         arrays = [bound.values] if shared else [bound.values, *bound.state]
-        copies = [array.copy() for array in arrays]
-        bound.before = [copier(copy, array) for copy, array in zip(copies, arrays, strict=True)]
-        self.undoing = [copier(array, copy) for copy, array in zip(copies, arrays, strict=True)]
-        for update in bound.updaters if hasattr(bound.arena.optimizer, "bind") else ():  # PyTorch's optimiser
-            bound.before.append(update.keep)
-            self.undoing.append(update.undo)
+        own: Any = () if bound.arena.optimizer.in_arrays else bound.updaters
+        self.copies = [*map(KeptArray, arrays), *own]
+        bound.before = [each.keep for each in self.copies]
         self.states = [SharedState(bound, transport) for _ in range(2 * shared)]
         for each in self.states:
             plans.callback(each.free)
-        bound.after = [self.share] if shared else []
+        if shared:
+            bound.copy_state = self.share
 
     def share(self) -> None:
         """Copy this shard's present state, and exchange it. Collective."""
@@ -53,10 +52,18 @@ class Kept:
 
     def undo(self) -> None:
         """Go back to before the last update."""
-        for call in self.undoing:
-            call()
+        for each in self.copies:
+            each.undo()
         self.bound.own_updates -= 1
         self.bound.unpack()
+
+
+class KeptArray:
+    """Copy an array before an update; ``keep`` and ``undo`` as of PyTorch's optimisers."""
+
+    def __init__(self, array: Array) -> None:
+        copy = array.copy()
+        self.keep, self.undo = copier(copy, array), copier(array, copy)
 
 
 class SharedState:
@@ -76,9 +83,8 @@ class SharedState:
         ends = accumulate((array.nbytes for array in bound.state), initial=0)
         own = [self.parts[rank][start:stop] for start, stop in pairwise(ends)]
         self.copying = [copier(copy, array.view("u1")) for copy, array in zip(own, bound.state, strict=True)]
-        program = Program("all_gather", rank, size, (ring_step(rank, size, rank, combine=False),))
         segment, tag = default_segment(transport.hosts), transport.next_tag()
-        run = MessagesRun(program, memory, borders, transport, op="sum", segment=segment, tag=tag)
+        run = MessagesRun(to_next(rank, size), memory, borders, transport, op="sum", segment=segment, tag=tag)
         self.operation = RunningOperation(run, f"the copy of the optimizer state of {bound.bucket}", transport)
 
     def update(self) -> None:

@@ -14,7 +14,7 @@ from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.program.cost import Network, cost
-from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, served, servers
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, NEXT, served, servers
 from dear_mpi.collectives.program.verify import keeps_rank_order, run
 from dear_mpi.collectives.transports.loopback import run_loopback
 
@@ -55,8 +55,8 @@ def test_a_level_brings_together_what_its_name_says(hosts):
 
 
 def test_a_level_is_no_algorithm():
-    for name in (INSIDE, BETWEEN):
-        with pytest.raises(ValueError, match="is one level of hierarchical, with partial results"):
+    for name in (INSIDE, BETWEEN, NEXT):
+        with pytest.raises(ValueError, match="is for stages of routes, and leaves partial results"):
             run_loopback(2, lambda transport, name=name: check_algorithm(name, transport, "all_gather"))
 
 

@@ -121,7 +121,7 @@ def test_bytes_between_hosts(per_host, times):
     ({"link": None}, "'full over int8:between' has stages between hosts, and all ranks are on one"),
     ({"ranks": 2}, "has stages between hosts, and all ranks are on one"),
     ({"loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
-    ({"algorithm": "inside hosts", "wire": "fp32"}, "is one level of hierarchical, with partial results"),
+    ({"algorithm": "inside hosts", "wire": "fp32"}, "is for stages of routes, and leaves partial results"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(choices, said):
     how = {name: choices.pop(name) for name in ("link", "ranks") if name in choices}

@@ -158,7 +158,7 @@ def test_planned_deaths_with_sharded_updates(group, invariant, tmp_path):
 PHASES = {
     "before the update": (BoundBucket, "update_own", 3, False),
     "before the copy": (Kept, "share", 4, False),
-    "before the gather": (BoundBucket, "update_own", 4, True),
+    "before the gather": (Kept, "share", 4, True),
     "after the gather": (BoundBucket, "updated", 4, False),
 }
 

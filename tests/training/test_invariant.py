@@ -1,6 +1,6 @@
 """Sums along a tree of micro-batches: the same bits on any number of ranks, whatever else is chosen.
 
-EVERY=1 trains all cases of the product; otherwise each 29th.
+EVERY=1 trains all cells of the product; otherwise each 61st.
 """
 
 import json
@@ -121,7 +121,7 @@ def test_memory_of_a_second_subtree_is_there_if_a_rank_has_two():
 # The product.
 
 SUMMING = [name for name, schedule in SCHEDULES.items() if schedule.own_route() is None]
-STEP = 1 if EVERY else 29  # a prime: the rest of the division goes through all choices
+STEP = 1 if EVERY else 61  # a prime: the rest of the division goes through all choices
 GROUPS = 8  # tests, which run side by side
 
 

@@ -51,17 +51,21 @@ class BoundBucket:
         borders = arena.shards.partitions[bucket].borders
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
-        buffers = arena.wire[own], self.own, *self.state
-        self.before: list[Call] = []  # calls around each update, see ``kept.py``
-        self.after: list[Call] = []
-        if hasattr(arena.optimizer, "bind"):  # PyTorch's optimiser
-            self.updaters = arena.optimizer.bind(self)
-            return
-        self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
-        for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
+        self.before: list[Call] = []  # calls before each update, see ``kept.py``
+        self.copy_state: Call = lambda: None
+        self.updaters: list[UpdateCall] = arena.optimizer.bind(self)
+
+    def updaters_on_arrays(self) -> list[UpdateCall]:
+        """Return a call that updates the own part, or one for each tensor."""
+        arena, own = self.arena, self.arena.shards.own(self.bucket)
+        buffers, found = (arena.wire[own], self.own, *self.state), list[UpdateCall]()
+        if arena.optimizer.scope == "element":
+            return [self.updater(*buffers)]
+        for tensor in arena.layout.tensors(own.start, own.stop):
             parameter = arena.parameters[tensor]
             views = (parameter.outputs_first(arena.view(buffer, tensor, begin=own.start)) for buffer in buffers)
-            self.updaters.append(self.updater(*views, tensor=tensor))
+            found.append(self.updater(*views, tensor=tensor))
+        return found
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
         """Return a call that updates a span, or a tensor, perhaps with a private optimiser."""
@@ -136,8 +140,6 @@ class BoundBucket:
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
-        for call in self.after:
-            call()
 
     def apply(self, updaters: Sequence[UpdateCall], factor: float) -> None:
         optimizer = self.arena.optimizer_at(self.own_updates)

@@ -87,8 +87,7 @@ class LiveFabric(Fabric):
         Values, gradients and plans of intervals that remain buckets stay.
         """
         self.arena.updates = self.updates
-        if hasattr(self.arena.optimizer, "begin_cut"):  # PyTorch's optimiser
-            self.arena.optimizer.begin_cut()
+        self.arena.optimizer.begin_cut()
         state = list(self.arena.whole_state(self.world.transport))
         self.enter(buckets)
         self.arena.take_state(state)
@@ -107,8 +106,7 @@ class LiveFabric(Fabric):
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
-            for call in bound.after:
-                call()
+            bound.copy_state()
         self.arena.begin_buffers()
 
     def prepare(self, names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.virtual import Price, WireCost
-from dear_mpi.training.routes.stages import Collective
+from dear_mpi.training.routes.stages import Collective, Sent
 
 RUNS, RUNS_OF_ALL = 5, 3  # of one plan, and of all buckets' plans; the best run counts
 SIZES = 16 * 1024, 8 * 1024 * 1024  # bytes, between which a line is fitted
@@ -122,17 +122,17 @@ class WirePrices:
     """Price buckets from two sizes of each collective, measured once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
-        self.fabric, self.timed, self.costs = fabric, timed, dict[Collective, WireCost]()
+        self.fabric, self.timed, self.costs = fabric, timed, dict[Sent, WireCost]()
 
     def of(self, names: Iterable[str]) -> Price:
         """Return prices of collectives and extras, equal on all ranks. Collective; overwrites gradients."""
         for name in names:
-            for stage in self.fabric.route.collectives(name):
+            for stage in self.fabric.route.sent(name):
                 if stage not in self.costs:
                     self.costs[stage] = self.cost(stage)
         return lambda stage, bucket: self.costs[stage](self.fabric.arena.nbytes_of(stage.buffer, bucket))
 
-    def cost(self, stage: Collective) -> WireCost:
+    def cost(self, stage: Sent) -> WireCost:
         """Fit a line. Collective."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if stage.few:
@@ -141,7 +141,7 @@ class WirePrices:
         small, large = ((size * wire.itemsize, self.seconds(stage, size)) for size in sizes)
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
-    def seconds(self, stage: Collective, count: int) -> float:
+    def seconds(self, stage: Sent, count: int) -> float:
         """Time ``count`` elements, rounded up. Collective."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)

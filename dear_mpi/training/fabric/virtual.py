@@ -22,9 +22,9 @@ from dear_mpi.training.events import Event, Log
 from dear_mpi.training.fabric.fabric import Fabric, Handle, Key, Tasks, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.routes.stages import Collective, Stage, Update
+from dear_mpi.training.routes.stages import Collective, CopyState, Sent, Stage, Update
 
-Price: TypeAlias = Callable[[Collective, Bucket], float]
+Price: TypeAlias = Callable[[Sent, Bucket], float]
 # Slowdown of a layer call, on all ranks or on each, by pass (forward and backward, from 0) and place in it:
 # 2 x call forward and 2 x call + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
@@ -132,6 +132,8 @@ class VirtualFabric(Fabric):
         """Return a stage's seconds; packing, unpacking and the codes' fallback are free."""
         if isinstance(stage, Collective):
             return self.costs.price(stage, portion_of(bucket, portion)) if stage.share else 0.0
+        if isinstance(stage, CopyState):
+            return self.costs.price(stage, bucket)
         return last(self.computed_s(stage, bucket))
 
     def computed_s(self, stage: Stage, bucket: Bucket) -> Any:

@@ -16,7 +16,7 @@ from itertools import combinations, pairwise, takewhile
 from math import lcm
 from typing import Any, ClassVar, TypeVar
 
-from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, Shape, Stage, Update
+from dear_mpi.training.routes.stages import ENGINE, LOOK, MAIN, Collective, CopyState, Sent, Shape, Stage, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
 # Started by schedules outside a route's ways, by the names in ``extras``.
@@ -64,7 +64,7 @@ class Route:
     """List the stages of both ways.
 
     ``wire``: default type of travelling gradients; None for the parameters' type. ``staggered``: buckets end their
-    rounds in different iterations, evenly spread.
+    rounds in different iterations, evenly spread. ``state_bytes``: of an element's optimiser state, if it is copied.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Route:
     back: tuple[Stage, ...]
     wire: str | None = None
     staggered: bool = False
+    state_bytes: int = 0
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -198,9 +199,13 @@ class Route:
         return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
+        return tuple(stage for stage in self.sent(name) if isinstance(stage, Collective))
+
+    def sent(self, name: str) -> tuple[Sent, ...]:
+        """Return all stages of a collective that send: also copies, which have no plans."""
         if name in EXTRAS:
             return (EXTRAS[name],)
-        return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
+        return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Sent))
 
     def divisible(self, name: str) -> Collective | None:
         """Return the stage of a collective that may run in portions, or None."""
@@ -208,9 +213,9 @@ class Route:
         divides = stage is not None and not others and stage.op == "sum" and stage.buffer not in self.codes
         return stage if divides else None
 
-    def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
+    def priced(self, price: Callable[[Sent, Bucket], float]) -> Callable[[str, Bucket], float]:
         """Price what a schedule starts, in mean seconds per iteration."""
-        return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))
+        return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.sent(name))
 
     def nbytes(
         self,
@@ -231,10 +236,20 @@ class Route:
         """
         if buffer in self.codes:
             return self.codes[buffer].payload_bytes(Sizes(count, longest or count // ranks, wire, ranks, shapes))
-        return (ranks * longest if longest else count) * (wire if buffer == "gradients" else values)
+        itemsizes = {"gradients": wire, "state": self.state_bytes}
+        return (ranks * longest if longest else count) * itemsizes.get(buffer, values)
 
     def __str__(self) -> str:
         return f"{' | '.join(map(said, self.out))}  ->  {' | '.join(map(said, self.back))}"
+
+
+def with_copies(route: Route, state_bytes: int) -> Route:
+    """Let each rank send its shard's new state to the next rank."""
+    out, back = (
+        tuple(each for stage in way for each in (stage, *[CopyState()] * isinstance(stage, Update)))
+        for way in (route.out, route.back)
+    )
+    return replace(route, name=f"{route.name}, elastic", out=out, back=back, state_bytes=state_bytes)
 
 
 def reduces(collective: str) -> bool:

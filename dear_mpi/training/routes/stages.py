@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dear_mpi.collectives.plans.tuning import rules_of, serves
+from dear_mpi.collectives.program.hosts import NEXT
 
 if TYPE_CHECKING:
     from dear_mpi.training.routes.proof import Memory
@@ -245,6 +246,36 @@ class Collective(Stage):
 
     def __str__(self) -> str:
         return f"{self.name} {self.buffer}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyState(Stage):  # plain-ok: the optimiser's
+    """Send the new optimiser state of this rank's shard to the next rank, which keeps it (``kept.py``)."""
+
+    name: ClassVar[str] = "all_gather"  # whose first step it is, for prices
+    buffer: ClassVar[str] = "state"
+    few: ClassVar[bool] = False
+    reads = ("state",)
+    writes = ()
+
+    def options(self, algorithm: str) -> dict[str, Any]:
+        return {"algorithm": self.algorithm(algorithm)}
+
+    def algorithm(self, chosen: str) -> str:
+        return NEXT
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            memory.read("state", rank, rank)
+
+    def bind(self, bucket: BucketMemory) -> Act:
+        return lambda factor: bucket.copy_state()
+
+    def __str__(self) -> str:
+        return "copy state to the next rank"
+
+
+Sent: TypeAlias = Collective | CopyState
 
 
 def reduce_scatter(buffer: str, **how: Any) -> Collective:
