@@ -129,7 +129,7 @@ def written(found: Found, name: str) -> Algorithm:
 
     def all_gather(rank: int, size: int) -> Program:
         if size != len(ranks):
-            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}")
+            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}: take as many")
         return ranks[rank]
 
     all_gather.__doc__ = str(found)
