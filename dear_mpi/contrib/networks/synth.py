@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from statistics import mode
 
 from dear_mpi.collectives.algorithms.registry import family
 from dear_mpi.collectives.program.hosts import format_rate
@@ -23,7 +22,7 @@ from dear_mpi.contrib.networks.greedy import Schedule, search
 from dear_mpi.reporting.units import format_numbers, plural
 
 PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)  # chunks per rank that are tried
-MOST_PARTS = 8  # times the units of most links
+MOST_PARTS = 8  # times the units of the fastest link
 NEAR = Fraction(1, 50)  # to the bound, or to the best
 MOST_MOVES = 100_000  # of the schedule with most parts
 
@@ -53,10 +52,11 @@ class Found:
         schedule, parts, steps = self.schedule, plural(self.schedule.parts, "chunk"), self.schedule.steps
         unit = f"a unit is {format_rate(self.unit)}: a chunk in a step"
         lines = [f"{plural(steps, 'step')}, with {parts} per rank; {unit}."]
-        cut, few = self.cut, len(self.cut.ranks) * schedule.parts
+        cut, chunks = self.cut, plural(self.cut.units * schedule.parts, "chunk")
+        own, leave = ("own", "leave") if cut.need is None else ("receive", "reach")
         lines += [
-            f"Bound: {float(self.bound):.4g} steps, as ranks {format_numbers(cut.ranks)} own {plural(few, 'chunk')}, "
-            f"and {float(cut.out):.4g} leave them in a step. Gap: {self.gap:.1%}."
+            f"Bound: {float(self.bound):.4g} steps, as ranks {format_numbers(cut.ranks)} {own} {chunks}, "
+            f"and {float(cut.out):.4g} {leave} them in a step. Gap: {self.gap:.1%}."
         ]
         if self.needed == steps:
             cannot = f"{plural(steps - 1, 'step')} cannot do with {parts} per rank"
@@ -71,7 +71,7 @@ def find(graph: Graph, parts: int | None = None) -> Found:
     """Search an all-gather; ``parts``: chunks per rank, by default the fewest that come near the bound."""
     whole, unit = in_units(graph)
     cut, best = cut_bound(whole), None
-    most = MOST_PARTS * mode(whole.links.values() or [1])
+    most = MOST_PARTS * max(whole.links.values(), default=1)
     for count in [each for each in PARTS if each <= most] if parts is None else [parts]:
         least = least_steps(whole, count, cut)
         if best is not None:
@@ -129,7 +129,7 @@ def written(found: Found, name: str) -> Algorithm:
 
     def all_gather(rank: int, size: int) -> Program:
         if size != len(ranks):
-            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}")
+            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}: take as many")
         return ranks[rank]
 
     all_gather.__doc__ = str(found)
