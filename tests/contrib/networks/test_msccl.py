@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS, programs, verify
+from dear_mpi.collectives import ALGORITHMS, all_gather, all_reduce, all_to_all, programs, verify
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.networks.formats.exports import write_msccl
 from dear_mpi.contrib.networks.formats.msccl import msccl, read_msccl
 from tests.contrib.networks.interpreter import run
@@ -63,6 +65,17 @@ def ring(rank):
     return [(successor, predecessor, *steps)]
 
 
+def kept(rank):
+    """Three ranks forward what they receive before they add it, which takes scratch."""
+    successor, predecessor = (rank + 1) % 3, (rank - 1) % 3
+    return [
+        (successor, -1, step(0, "s", count=3), step(1, "s", "s0", needs=(1, 0), count=3)),
+        (-1, predecessor, step(0, "r", target="s0", count=3), step(1, "r", target="s3", count=3)),
+        (-1, -1, step(0, "nop", needs=(0, 0), count=0), step(1, "re", "s0", count=3, needs=(1, 0)),
+         step(2, "re", "s3", count=3, needs=(1, 1))),
+    ]  # fmt: skip
+
+
 def copied(rank):
     """An all-gather of two ranks out of place: the own chunk is copied."""
     peer = 1 - rank
@@ -79,6 +92,7 @@ def exchanged(rank):
 FILES = {
     "scratch": flagged(algo("allreduce", 2, [with_scratch(0), with_scratch(1)], scratch=1)),
     "ring": algo("allreduce", 3, [ring(0), ring(1), ring(2)], inplace=0),
+    "kept": flagged(algo("allreduce", 3, [kept(0), kept(1), kept(2)], scratch=6)),
     "copied": algo("allgather", 2, [copied(0), copied(1)], inplace=0),
     "before": re.sub('(<gpu id="(.)".*)', r'\1\n<copy i_off="0" o_off="\2"/>', algo("allgather", 2, [
         [(1 - rank, 1 - rank, step(0, "s"), step(1, "r", target=f"o{1 - rank}"))] for rank in (0, 1)], inplace=0)),
@@ -118,6 +132,11 @@ def test_small_files_are_proved(name, read):
     assert not run(FILES[name], random.Random(0))
     found = read(FILES[name])
     assert cost(found, 1000, 4, Network(1e-6, 1e-9, 1e-10)).time_s > 0
+    assert getattr(found[0], "scratch", 0) == (name == "kept")
+
+
+def test_what_is_only_added_is_added_on_arrival(read):
+    assert len(read(FILES["scratch"])[0].steps) == 2
 
 
 def test_a_ring_that_keeps_no_partial_sums_needs_no_scratch(read):
@@ -150,8 +169,23 @@ def test_a_used_file_serves_its_collective_and_size(tmp_path):
     ((collective, algorithm),) = msccl(str(path)).items()
     assert collective == "all_reduce"
     assert algorithm(2, 3).rank == 2
-    with pytest.raises(ProgramError, match="for 3 ranks, not for 4"):
+    with pytest.raises(ValueError, match="for 3 ranks, not for 4"):
         algorithm(0, 4)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imported_programs_run(name, tmp_path):
+    """Plans prove and run them, on threads: all ranks' buffers hold known numbers."""
+    path = tmp_path / f"{name}.xml"
+    path.write_text(FILES[name])
+    collective, size = read_msccl(path)[0].collective, FILES[name].count("<gpu")
+    call = {"all_reduce": all_reduce, "all_gather": all_gather, "all_to_all": all_to_all}[collective]
+
+    def run(algorithm):
+        x = np.arange(12.0 if collective == "all_gather" else 12.0 * size)
+        return run_loopback(size, lambda transport: call(100 * transport.rank + x, transport, algorithm=algorithm))
+
+    assert np.array_equal(run(f"msccl:{path}"), run("naive"))
 
 
 @pytest.mark.parametrize(("change", "message"), [

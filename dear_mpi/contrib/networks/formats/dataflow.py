@@ -16,7 +16,7 @@ A sum takes over the place of its base if nothing reads the base later. Otherwis
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -113,6 +113,7 @@ class DataFlow:
         ends = defaultdict[Value, list[int]](list)
         for (_, chunk), value in results.items():
             ends[value].append(self.slot(chunk))
+        self.combine_on_arrival(ends)
         columns = defaultdict[tuple[int, int], list[Value]](list)
         for value in self.values:
             columns[value.rank, value.column].append(value)
@@ -128,6 +129,24 @@ class DataFlow:
         local = any(each.source == each.target for each in transfers)  # programs without scratch have no local work
         copies = max([each.received // (self.size * self.parts) for each in transfers] + [int(local)])
         return self.written(transfers, copies)
+
+    def combine_on_arrival(self, results: Collection[Value]) -> None:
+        """Delay messages whose data is only added later, so that it needs no place in between."""
+        bases = defaultdict[Value, int](lambda: FOREVER)  # the first steps that may replace a value
+        for value in self.values:
+            if value.base:
+                bases[value.base] = min(bases[value.base], value.made)
+        gone = set[Value]()
+        for total in (value for value in self.values if value.base):
+            for number, term in enumerate(total.terms):
+                source = term.terms[0] if term.terms and not term.base else total
+                once = source.rank != total.rank and term.reads == [total.made] and term not in results
+                if once and bases[source] >= total.made:
+                    total.terms[number] = source
+                    source.reads.remove(term.made)
+                    source.reads.append(total.made)
+                    gone.add(term)
+        self.values = [value for value in self.values if value not in gone]
 
     def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> list[Place]:
         """Share slots out: first to given data, then to results, then to what fits first."""
@@ -204,5 +223,5 @@ class DataFlow:
 
 def apart(one: Place, other: Place) -> bool:
     """Whether two places can share a slot: the later one is written when the earlier one is read for the last time."""
-    first, second = sorted((one, other), key=lambda place: place.start)
+    first, second = (one, other) if one.start <= other.start else (other, one)
     return first.start < second.start and first.end <= second.start
