@@ -8,7 +8,7 @@
        step 2         0 1 2 3 4         chunk  4       from rank 4, the rest
 
 At distance d = 1, 2, 4, ... a rank sends up to d chunks, its own first, to the rank d before it. The original shifts
-all data at the end; here a transfer around the buffer's end takes two messages.
+all data at the end; here a message around the buffer's end has two ranges.
 
 Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma). Best for small buffers.
 

@@ -12,7 +12,7 @@ serve several columns. Each phase is a level (``LEVELS`` of ``registry.py``) for
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside, alpha' and beta' between: (R-1) alpha' + (R-1)/R n/Q
 beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). A transfer inside
-takes R messages: chunks are scattered.
+has R ranges of chunks, packed if they are small.
 
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3.
 """

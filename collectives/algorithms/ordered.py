@@ -12,7 +12,7 @@ depends only on the P numbers, not on buckets, borders, segments or schedule.
 Cost for n bytes on P ranks: one step of P - 1 messages: alpha + (P-1)/P n (beta + gamma) if their latencies overlap,
 else (P-1) alpha. Fastest in shared memory. On a large network P - 1 flows into every port congest switches.
 
-Source: the "direct" reduce-scatter of Rabenseifner and others; Megatron-LM's distributed optimizer.
+Source: the "direct" reduce-scatter of Rabenseifner and others; all-pairs in MSCCL; Megatron-LM's distributed optimizer.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

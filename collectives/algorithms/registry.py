@@ -70,6 +70,9 @@ def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorit
 
 
 def mirrored(program: Program) -> tuple[Step, ...]:
+    if program.scratch:  # paths through copies are no trees of chunks
+        what = f"{program.collective} on rank {program.rank} has scratch chunks, so it cannot run backwards"
+        raise ProgramError(f"{what}: write an algorithm for {MIRROR[program.collective]} or all_reduce")
     return tuple(
         Step(
             tuple(Send(receive.peer, receive.chunks) for receive in step.receives),

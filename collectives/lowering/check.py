@@ -8,7 +8,8 @@ may still be in a run while another has the next one's data, so several runs fol
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NoReturn
 
 from dear_mpi.collectives.lowering.messages import (
@@ -42,7 +43,7 @@ def check_instructions(
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
     """Run all ranks' instructions by portion; a ProgramError names rank, step and message."""
-    grid = Grid(chunks, segment)
+    grid = Grid.of(programs[0], chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
         cut = [messages(program, chunks, segment, portion) for program in programs]
@@ -69,6 +70,8 @@ class SymbolicRank:
         self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
+        for number, source in listing.sources.items():
+            self.places[number] = self.places[source]
 
     def where(self, number: int) -> str:
         step, count = self.listing.messages[number].key
@@ -101,7 +104,8 @@ class SymbolicRank:
             if number in self.listing.side_buffers:
                 self.move(number, message.blocks, places)
             self.check_free(number, places, writes=False)
-            lanes[self.rank, message.peer].sends.append((self, number))
+            if not message.own:
+                lanes[self.rank, message.peer].sends.append((self, number))
         for place in places:
             self.users[place].add(number)
 
@@ -110,20 +114,25 @@ class SymbolicRank:
             self.users[place].discard(number)
 
     def merge(self, number: int) -> None:
-        if number not in self.waited:
+        source = self.listing.sources.get(number, number)
+        if source == number and number not in self.waited:
             self.fail(number, "is merged before it has arrived")
-        self.release(number)
+        self.release(source)
         message = self.listing.messages[number]
-        self.move(number, self.places[number], message.blocks, combine=message.combine)
+        combined = [run.combine for run in message.runs for _ in run.blocks]
+        self.move(number, self.places[number], message.blocks, combined)
 
-    def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
+    def move(
+        self, number: int, sources: Sequence[Place], targets: Sequence[Place], combined: Iterable[bool] = repeat(False)
+    ) -> None:
         self.check_free(number, sources, writes=False)
         self.check_free(number, targets, writes=True)
-        for source, target in zip(sources, targets, strict=True):
+        arriving = [self.held.get(source, 0) for source in sources]  # scratch may be undefined
+        for mask, target, combine in zip(arriving, targets, combined, strict=False):
             before = self.held[target] if combine else 0
-            if before & self.held[source]:
+            if before & mask:
                 self.fail(number, "is combined twice")
-            self.held[target] = before | self.held[source]
+            self.held[target] = before | mask
 
     def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
         for place in places:

@@ -1,18 +1,20 @@
 """Cut a program's transfers into messages, and order them: when each starts, is waited for and is merged.
 
-Each chunk is divided into **blocks** of at most one segment. A message is a run of neighbouring blocks that fit in one
-segment: large chunks are pipelined, and small chunks share a message.
+Each chunk is divided into **blocks** of at most one segment. A **run** is a range of neighbouring blocks of a transfer
+that fit in one segment: large chunks are pipelined, and small chunks share a run.
 
     chunk 0                  chunk 1               chunk 2
     |block|block|block|bl|   |block|block|block|   |block|block|block|
 
-Both ends cut a transfer alike. A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks
+A message is a run, or several small runs of one step between the same ranks: these are packed. Both ends cut a transfer
+alike. A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks
 are independent, so portions in any order give the bits of the whole.
 
 A **lane** is all messages of one direction between two ranks. A **side buffer** is a message's memory outside the
 user's buffer. A receive is **merged** when its data is combined or copied from there into the buffer; receives of one
 step into the same blocks are merged together. A send may start when its data is final: while segment k is added,
-segment k+1 is sent.
+segment k+1 is sent. What a rank sends to itself is no message: its receive is merged straight from the buffer, or from
+a side buffer if the step overwrites it.
 
 [Note: Why instructions cannot deadlock]
 A rank runs a fixed list of instructions "wait for these messages, merge, start those". Every message has a key (step,
@@ -33,7 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from dear_mpi.collectives.program.program import Program, Receive, Send
+from dear_mpi.collectives.program.program import Program, Receive, Send, by_peer
 
 T = TypeVar("T")
 
@@ -57,40 +59,104 @@ class Portion(NamedTuple):
 WHOLE = Portion(0, 1, 1)
 
 
+class Run(NamedTuple):
+    """Elements ``start`` to ``stop`` of the buffer, which scratch follows."""
+
+    blocks: range
+    start: int
+    stop: int
+    combine: bool
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, for one peer."""
+    """Runs for one peer; with ``own``, for the rank itself."""
 
     key: tuple[int, int]  # (step, number in its lane in the step), equal at both ends
     peer: int
-    start: int
-    stop: int
-    blocks: range
-    combine: bool
+    runs: Sequence[Run]
     incoming: bool
+    own: bool
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        if len(self.runs) == 1:
+            return self.runs[0].blocks
+        return [block for run in self.runs for block in run.blocks]
+
+    @property
+    def combine(self) -> bool:
+        return any([run.combine for run in self.runs])
+
+    @property
+    def length(self) -> int:
+        return sum([run.length for run in self.runs])
 
 
-def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
+def messages(
+    program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE, packed: int | None = None
+) -> list[Message]:
     """Return a rank's messages by step, sends first, because they read old data.
 
-    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements.
+    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements. Runs of at most
+    ``packed`` elements are packed (default: all).
     """
-    grid = Grid(chunks, segment)
+    grid, most = Grid.of(program, chunks, segment), segment if packed is None else packed
     found: list[Message] = []
     for number, step in enumerate(program.steps):
-        numbering: dict[tuple[int, bool], Iterator[int]] = defaultdict(itertools.count)
-        transfers: tuple[Send | Receive, ...] = (*step.sends, *step.receives)
-        for transfer in transfers:
-            incoming = isinstance(transfer, Receive)
-            combine = isinstance(transfer, Receive) and transfer.combine
-            numbers = numbering[transfer.peer, incoming]
-            for blocks in grid.runs(transfer.chunks, portion):
-                start, stop = grid.borders[blocks.start], grid.borders[blocks.stop]
-                found.append(Message((number, next(numbers)), transfer.peer, start, stop, blocks, combine, incoming))
+        for incoming, transfers in ((False, step.sends), (True, step.receives)):
+            for peer, lane in by_peer(transfers).items():
+                own = peer == program.rank
+                runs = [run for transfer in lane for run in grid.runs(transfer, portion)]
+                packs = [runs] if len(runs) == 1 else pack(runs, segment, most)
+                for count, each in enumerate(packs):
+                    whole = each if own or len(each) == 1 else joined(each, chunks[-1])
+                    found.append(Message((number, count), peer, whole, incoming, own))
+    return found
+
+
+def pack(runs: Iterable[Run], segment: int, most: int) -> Iterator[list[Run]]:
+    """Put neighbours in a message as long as they fit; a run of more than ``most`` elements is not packed.
+
+    >>> runs = [Run(range(n), 0, n, False) for n in (1, 3, 2, 2, 4, 1)]
+    >>> [[run.stop for run in each] for each in pack(runs, segment=5, most=3)]
+    [[1, 3], [2, 2], [4], [1]]
+    """
+    packed = list[Run]()
+    for run in runs:
+        length = run.length + sum([each.length for each in packed])
+        if packed and (length > segment or max(run.length, packed[-1].length) > most):
+            yield packed
+            packed = []
+        packed.append(run)
+    if packed:
+        yield packed
+
+
+def joined(runs: Iterable[Run], count: int) -> list[Run]:
+    """Join runs that follow each other in the buffer, or in scratch, unless they are combined."""
+    found = list[Run]()
+    for run in runs:
+        last = found[-1] if found else run
+        if last.blocks.stop == run.blocks.start and run.start != count and not (last.combine or run.combine):
+            found[-1] = Run(range(last.blocks.start, run.blocks.stop), last.start, run.stop, combine=False)
+        else:
+            found.append(run)
     return found
 
 
 class Grid:
+    @classmethod
+    def of(cls, program: Program, chunks: Sequence[int], segment: int) -> "Grid":
+        """Cut the buffer, and the copies in scratch, which follow it."""
+        count, copies = chunks[-1], 1 + program.scratch
+        borders = (copy * count + border for copy in range(copies) for border in chunks[:-1])
+        return cls([*borders, copies * count], segment)
+
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
@@ -105,16 +171,16 @@ class Grid:
         numbers = zip(of_chunks, itertools.pairwise(self.first_block), strict=True)
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
-    def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
-        run = range(0)
-        for chunk in chunks:
+    def runs(self, transfer: Send | Receive, portion: Portion) -> Iterator[Run]:
+        run, combine = range(0), isinstance(transfer, Receive) and transfer.combine
+        for chunk in transfer.chunks:
             for block in portion.blocks(range(self.first_block[chunk], self.first_block[chunk + 1])):
                 if run and (block > run.stop or self.borders[block + 1] - self.borders[run.start] > self.segment):
-                    yield run
+                    yield Run(run, self.borders[run.start], self.borders[run.stop], combine)
                     run = range(0)
                 run = range(run.start if run else block, block + 1)
         if run:
-            yield run
+            yield Run(run, self.borders[run.start], self.borders[run.stop], combine)
 
 
 WINDOW = 2
@@ -135,11 +201,12 @@ class Instruction:
 
 @dataclass(frozen=True)
 class InstructionList:
-    """``side_buffers`` of messages in flight together differ."""
+    """``side_buffers`` of messages in flight together differ. ``sources``: the rank's own sends, by receive."""
 
     messages: Sequence[Message]
     instructions: Sequence[Instruction]
     side_buffers: dict[int, SideBuffer]
+    sources: dict[int, int]
 
     def __str__(self) -> str:
         """One line per instruction; messages by direction, step and number.
@@ -167,7 +234,7 @@ class InstructionList:
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
     """Order one rank's messages; ``staged``: each has a side buffer."""
     writer = Writer(messages, window, staged=staged)
-    return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
+    return InstructionList(messages, list(writer.instructions()), writer.side_buffers, writer.sources)
 
 
 @dataclass
@@ -179,27 +246,42 @@ class Version:
     readers: set[int] = field(default_factory=set)
 
 
+def together(messages: Sequence[Message]) -> dict[int, list[int]]:
+    """Group receives with runs that are combined into the same blocks, in ascending order, by each of them."""
+    groups, places = dict[int, list[int]](), dict[tuple[int, int], list[int]]()
+    for number, message in enumerate(messages):
+        if message.incoming:
+            groups[number] = group = [number]
+            for run in (run for run in message.runs if run.combine):
+                other = groups[places.setdefault((message.key[0], run.blocks.start), group)[0]]
+                if other is not group:
+                    other += group
+                    groups.update(dict.fromkeys(group, other))
+                    group = other
+    for number, group in groups.items():
+        if number == group[-1] and len(group) > 1:
+            group.sort()
+    return groups
+
+
 class Writer:
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
         self.blocks: dict[int, list[Version]] = defaultdict(lambda: [Version()])
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
-        self.together: dict[object, list[int]] = defaultdict(list)
-        for number, message in enumerate(messages):
-            if message.incoming:
-                self.together[self.place(number)].append(number)
+        self.together = together(messages)
         self.merge_time: dict[int, Key] = {}
         self.start_time: dict[int, Key] = {}
         # Sends that must complete before a message starts or, with a side buffer, is merged.
         self.after: dict[int, set[int]] = defaultdict(set)
+        own = {message.key: number for number, message in enumerate(messages) if message.own and not message.incoming}
+        self.sources = {n: own[message.key] for n, message in enumerate(messages) if message.own and message.incoming}
+        self.written = {(each.key[0], block) for each in messages if own and each.incoming for block in each.blocks}
         for number, message in enumerate(messages):
             (self.add_receive if message.incoming else self.add_send)(number, message)
-            self.keep_lane(number, message)
-
-    def place(self, number: int) -> object:
-        message = self.messages[number]
-        return (message.key[0], message.blocks.start) if message.combine else number
+            if not message.own:
+                self.keep_lane(number, message)
 
     def latest(self, numbers: Iterable[int]) -> Key:
         return max((self.merge_time.get(number, self.messages[number].key) for number in numbers), default=BEGIN)
@@ -208,9 +290,14 @@ class Writer:
         read = [self.blocks[block][-1] for block in message.blocks]
         for version in read:
             version.readers.add(number)
-        self.start_time[number] = self.latest(set().union(*(version.writers for version in read)))
-        if self.staged:
-            self.side_buffers[number] = self.side_buffer(message)
+        begin = self.latest(set().union(*(version.writers for version in read)))
+        if not message.own:
+            self.start_time[number] = begin
+            if self.staged or len(message.runs) > 1:
+                self.side_buffers[number] = self.side_buffer(message)
+        elif any((message.key[0], block) in self.written for block in message.blocks):
+            self.start_time[number] = begin  # the data is copied before this step overwrites it
+            self.side_buffers[number] = message.peer, False, number
 
     def side_buffer(self, message: Message) -> SideBuffer:
         """Reuse the buffer of the message ``window`` before in its lane."""
@@ -218,26 +305,42 @@ class Writer:
         return message.peer, message.incoming, len(lane) % self.window
 
     def add_receive(self, number: int, message: Message) -> None:
-        """Receive into the buffer if no send still reads there, else into a side buffer."""
-        blocks = [self.blocks[block] for block in message.blocks]
-        for versions in blocks:  # receives of one step combine with the same data, in any order
+        """Receive a run into the buffer if no send still reads there, else into a side buffer."""
+        before = self.before(message)
+        for block in message.blocks:  # receives of one step combine with the same data, in any order
+            versions = self.blocks[block]
             if versions[-1].step != message.key[0]:
                 versions.append(Version(message.key[0]))
             versions[-1].writers.add(number)
-        readers = set().union(*(before.readers for *_, before, _ in blocks))
-        writers = set().union(*(before.writers for *_, before, _ in blocks))
-        crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
-        if message.combine or self.staged or crossing:
-            arrived = max(self.messages[other].key for other in self.together[self.place(number)])
-            self.merge_time[number] = max(arrived, self.latest(readers))
-            # A side buffer is reused after its merge, so a late merge gets its own.
-            late = self.merge_time[number] > message.key
-            own = message.peer, True, self.window + number
-            self.side_buffers[number] = own if late else self.side_buffer(message)
-            self.start_time[number] = BEGIN
-        else:
-            self.start_time[number] = self.latest(readers | writers)
+        readers = set().union(*(version.readers for version in before))
         self.after[number] = readers
+        crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
+        if not (message.combine or self.staged or crossing or len(message.runs) > 1 or message.own):
+            self.start_time[number] = self.latest(readers.union(*(version.writers for version in before)))
+            return
+        if number not in self.merge_time:
+            self.merge_time |= dict.fromkeys(self.together[number], self.time_merge(self.together[number], readers))
+        if message.own:
+            source = self.sources[number]
+            if source not in self.side_buffers:  # read until then
+                self.merge_time[source] = self.merge_time[number]
+            return
+        # A side buffer is reused after its merge, so a late merge gets its own.
+        late = self.merge_time[number] > message.key
+        own = message.peer, True, self.window + number
+        self.side_buffers[number] = own if late else self.side_buffer(message)
+        self.start_time[number] = BEGIN
+
+    def before(self, message: Message) -> list[Version]:
+        """Return what a message's blocks held before its step."""
+        versions = (self.blocks[block] for block in message.blocks)
+        return [each[-2] if each[-1].step == message.key[0] else each[-1] for each in versions]
+
+    def time_merge(self, group: Sequence[int], readers: set[int]) -> Key:
+        if len(group) > 1:
+            versions = (version for number in group for version in self.before(self.messages[number]))
+            readers = set().union(*(version.readers for version in versions))
+        return max(max(self.messages[number].key for number in group), self.latest(readers))
 
     def keep_lane(self, number: int, message: Message) -> None:
         lane = self.lanes[message.peer, message.incoming]
@@ -254,24 +357,25 @@ class Writer:
 
         Sends start first, because a peer waits for them; receives are posted a window ahead.
         """
-        events = [self.event(self.latest(group), group, starts=False) for group in self.together.values()]
+        groups = [group for number, group in self.together.items() if group[0] == number]
+        events = [self.event(self.latest(group), group, starts=False) for group in groups]
         events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]
-        left = {number for number, message in enumerate(self.messages) if not message.incoming}
+        left = {number for number, message in enumerate(self.messages) if not (message.incoming or message.own)}
         waits, merges, started = list[int](), list[int](), list[int]()
         for _, starts, *_, group in sorted(events):
             after = set().union(*(self.after[number] for number in group if (number in self.merge_time) != starts))
             fresh = sorted(after & left)
             left -= after
-            if (fresh or not starts) and (waits or started):
+            if (fresh or not starts) and (waits or merges or started):
                 yield Instruction(tuple(waits), tuple(merges), tuple(started))
                 waits, merges, started = [], [], []
             if starts:
                 waits += fresh
                 started += group
             else:
-                waits += [*group, *fresh]
-                merges += [number for number in group if number in self.side_buffers]
-        if waits or started:
+                waits += [*(number for number in group if number not in self.sources), *fresh]
+                merges += [number for number in group if number in self.merge_time]
+        if waits or merges or started:
             yield Instruction(tuple(waits), tuple(merges), tuple(started))
         yield Instruction(tuple(sorted(left)), (), ())
 

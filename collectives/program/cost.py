@@ -1,16 +1,16 @@
 """Predict a program's time on a network, event by event: latency alpha, beta s/byte, gamma s/byte reduced.
 
-Each rank has a port, and each host one to the network, shared by its ranks, with its own alpha and beta. A message
-begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if messages share a
-side of a port (see below). Combining takes b gamma on the receiver. A rank enters a step when its previous one is
-complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager
-sending.
+Each rank has a port, and each host one to the network, shared by its ranks, with its own alpha and beta. All transfers
+of a step from one rank to another are one message. It begins when both ends are in their step (rendezvous). After alpha
+its b bytes take b beta, or longer if messages share a side of a port (see below). Combining takes b gamma on the
+receiver, also of what the rank itself holds in scratch. A rank enters a step when its previous one is complete. For the
+ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager sending.
 
 Each message also takes o seconds of the processor at both ends. At the start of a step a rank hands over its sends, o
 each, before their messages begin. Then it handles arrivals: o each, and the sum.
 
-A flow is all messages from one rank to another. When it starts or stops, connected flows get new rates, until one
-finishes a message.
+A flow is the message from one rank to another. When it starts or stops, connected flows get new rates, until one
+finishes.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
 Messages begin, share and end as in SimGrid (decision 0013).
@@ -34,14 +34,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of
-from dear_mpi.collectives.program.program import Partition, Program
+from dear_mpi.collectives.program.program import Partition, Program, Receive, Send, by_peer
 
 TIE = 1e-10  # equal within rounding
 
@@ -53,7 +53,7 @@ Way: TypeAlias = tuple[Side, ...]
 class Network:
     """Costs of messages and sums; derive networks with a shape."""
 
-    # If only ports are shared, messages between two ranks move in order, and all hosts look the same.
+    # If only ports are shared, all hosts look the same.
     ports: ClassVar[bool] = True
     alpha: float = 0.0  # s/message
     beta: float = 0.0  # s/byte
@@ -156,15 +156,20 @@ def cost(
     (6000, 6000, 6000, 6000)
     """
     borders = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
-    run = Simulation(programs, lambda chunks: itemsize * (borders[chunks.stop] - borders[chunks.start]), network)
+
+    def nbytes_of(chunks: range) -> int:
+        first = chunks.start % programs[0].chunks  # of the same chunks in the buffer
+        return itemsize * (borders[first + len(chunks)] - borders[first])
+
+    run = Simulation(programs, nbytes_of, network)
     run.to_the_end(arrivals_s)
     messages, nbytes, link_nbytes = [0] * len(programs), [0] * len(programs), Counter[tuple[int, int]]()
     for rank, program in enumerate(programs):
-        for send in (send for step in program.steps for send in step.sends):
-            sent = run.nbytes(send.chunks)
+        for peer, sends in (each for step in program.steps for each in by_peer(step.sends).items() if each[0] != rank):
+            sent = run.total(sends)
             messages[rank] += 1
             nbytes[rank] += sent
-            link_nbytes[rank, send.peer] += sent
+            link_nbytes[rank, peer] += sent
     done_s = tuple(rank.entered_s for rank in run.ranks)
     return Cost(run.time_s, tuple(messages), tuple(nbytes), dict(link_nbytes), done_s)
 
@@ -194,7 +199,10 @@ class Message(NamedTuple):
 
     moves_s: float
     nbytes: int
-    combine: bool
+    combined: int  # bytes of them
+
+
+NOTHING = Message(0.0, 0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -203,11 +211,11 @@ class Flow:
     target: int
     sides: Way
     link: Network
-    # Sends (ready time, bytes) and receives (ready time, combine).
-    posted: Lane[tuple[float, int], tuple[float, bool]] = field(default_factory=Lane)
-    queue: deque[Message] = field(default_factory=deque)  # the first is moving
+    # Sends (ready time, bytes) and receives (ready time, bytes to combine).
+    posted: Lane[tuple[float, int], tuple[float, int]] = field(default_factory=Lane)
+    message: Message = NOTHING
     rate: float = 1.0  # share of its sides
-    over_s: float = 0.0  # end of the first message at this rate
+    over_s: float = 0.0  # end of the message at this rate
     look: Due | None = None  # next look at this flow and at connected flows
 
 
@@ -265,19 +273,30 @@ class Simulation:
         if rank.number == len(rank.program.steps):
             return
         step = rank.program.steps[rank.number]
-        rank.left = len(step.sends) + len(step.receives)
-        sends = [self.flow(*self.seen_by(send.peer, index)) for send in step.sends]
-        receives = [self.flow(index, receive.peer) for receive in step.receives]
-        for flow, send in zip(sends, step.sends, strict=True):
+        sends, receives = by_peer(step.sends), by_peer(step.receives)
+        sends.pop(index, None)
+        own = receives.pop(index, ())  # sums without messages
+        rank.left = len(sends) + len(receives)
+        outgoing = {self.flow(*self.seen_by(peer, index)): group for peer, group in sends.items()}
+        incoming = {self.flow(index, peer): group for peer, group in receives.items()}
+        for flow, group in outgoing.items():
             rank.busy_s += flow.link.o
-            flow.posted.sends.append((rank.busy_s, self.nbytes(send.chunks)))
-        for flow, receive in zip(receives, step.receives, strict=True):
-            flow.posted.receives.append((time_s, receive.combine))
-        for flow in dict.fromkeys(sends + receives):
-            for (handed_s, nbytes), (posted_s, combine) in flow.posted.meetings():
+            flow.posted.sends.append((rank.busy_s, self.total(group)))
+        for flow, arriving in incoming.items():
+            flow.posted.receives.append((time_s, self.combined(arriving)))
+        if own:
+            rank.done_s = rank.busy_s = rank.busy_s + self.combined(own) * self.network.gamma
+        for flow in dict.fromkeys([*outgoing, *incoming]):
+            for (handed_s, nbytes), (posted_s, combined) in flow.posted.meetings():
                 moves_s = max(handed_s, posted_s) + flow.link.alpha
-                self.later(moves_s, self.move, flow, Message(moves_s, nbytes, combine))
+                self.later(moves_s, self.move, flow, Message(moves_s, nbytes, combined))
         self.leave(index)
+
+    def total(self, transfers: Iterable[Send | Receive]) -> int:
+        return sum([self.nbytes(transfer.chunks) for transfer in transfers])
+
+    def combined(self, receives: Iterable[Receive]) -> int:
+        return self.total(receive for receive in receives if receive.combine)
 
     def flow(self, index: int, peer: int) -> Flow:
         if (index, peer) not in self.flows:
@@ -288,14 +307,10 @@ class Simulation:
         return self.flows[index, peer]
 
     def move(self, time_s: float, flow: Flow, message: Message) -> None:
-        if flow.queue and not self.network.ports:
-            flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
-        flow.queue.append(message)
-        if len(flow.queue) == 1:
-            flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta
-            for side in flow.sides:
-                self.moving[side][flow] = None
-                self.changed[side].append(time_s)
+        flow.message, flow.rate, flow.over_s = message, 1.0, time_s + message.nbytes * flow.link.beta
+        for side in flow.sides:
+            self.moving[side][flow] = None
+            self.changed[side].append(time_s)
 
     def share(self, side: Side) -> None:
         users = connected(side, self.moving)
@@ -316,23 +331,20 @@ class Simulation:
             flow.look = look
 
     def look(self, time_s: float, flows: Collection[Flow]) -> None:
-        for flow in [flow for flow in flows if flow.over_s <= time_s * (1 + TIE)]:
-            self.over(flow.over_s, flow, flow.queue.popleft())
-            if flow.queue:
-                message = flow.queue[0]
-                flow.over_s = max(message.moves_s, flow.over_s) + message.nbytes * flow.link.beta / flow.rate
-                continue
+        last_s = time_s * (1 + TIE)
+        for flow in [flow for flow in flows if flow.over_s <= last_s]:
+            self.over(flow.over_s, flow, flow.message)
             for side in flow.sides:
                 del self.moving[side][flow]
                 if self.moving[side]:
                     self.changed[side].append(flow.over_s)
-        self.look_later([flow for flow in flows if flow.queue])
+        self.look_later([flow for flow in flows if flow.over_s > last_s])
 
     def over(self, time_s: float, flow: Flow, message: Message) -> None:
         self.done(flow.source, time_s)
         rank = self.ranks[flow.target]
-        if message.combine or flow.link.o:
-            sum_s = message.nbytes * self.network.gamma if message.combine else 0.0
+        if message.combined or flow.link.o:
+            sum_s = message.combined * self.network.gamma
             rank.busy_s = time_s = max(rank.busy_s, time_s) + flow.link.o + sum_s
         self.done(flow.target, time_s)
 

@@ -3,9 +3,14 @@
 Meaning. The buffer has ``size * parts`` chunks; rank r owns ``parts`` of them from ``r * parts`` on. All sends of a
 step read the buffer's state at its start. A receive replaces chunks or combines them. All contributions that a step
 combines into a chunk, the rank's own included, are combined at once in rank order; two-byte numbers in fp32, rounded
-once. Messages between two ranks are matched in program order. A message arrives in the chunks that were sent; only
-addressed data (``Contract``) may arrive in others of equal length. Both ends of a message are in one step, and all
-ranks have equally many. A rank enters a step when its previous step is complete; there is no other synchronization.
+once. Transfers between two ranks are matched in program order; in one step they travel together. Data arrives in
+the chunks that were sent; only addressed data (``Contract``) may arrive in others of equal length. Both ends of a
+transfer are in one step, and all ranks have equally many. A rank enters a step when its previous step is complete;
+there is no other synchronization.
+
+Scratch. With ``scratch``, each rank has further copies of all chunks, undefined at first and dropped at the end. Chunk
+``k * chunks + c`` is copy k of chunk c, and as long. Data may go from any copy to any other one, also on one rank: a
+send and a receive whose peer is the rank itself copy or combine without a message.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, TypeVar
@@ -55,22 +60,64 @@ class Step:
     receives: tuple[Receive, ...] = ()
 
 
+Transfer = TypeVar("Transfer", bound=Send | Receive)
+
+
+def by_peer(transfers: Iterable[Transfer]) -> dict[int, list[Transfer]]:
+    found: dict[int, list[Transfer]] = {}
+    for transfer in transfers:
+        found.setdefault(transfer.peer, []).append(transfer)
+    return found
+
+
 @dataclass(frozen=True)
 class Program:
-    """One rank's steps; each rank owns ``parts`` chunks."""
+    """One rank's steps; each rank owns ``parts`` chunks, and has ``scratch`` further copies of all chunks."""
 
     collective: str
     rank: int
     size: int
     steps: tuple[Step, ...]
     parts: int = 1
+    scratch: int = 0
 
     @property
     def chunks(self) -> int:
         return self.size * self.parts
 
+    @property
+    def places(self) -> int:
+        """Count the chunks of the buffer and of scratch."""
+        return self.chunks * (1 + self.scratch)
+
     def owner(self, chunk: int) -> int:
-        return chunk // self.parts
+        return chunk % self.chunks // self.parts
+
+    def label(self, *runs: range) -> str:
+        """Name chunks.
+
+        >>> Program("reduce", 0, 4, (), scratch=1).label(range(0, 2), range(3, 4), range(7, 8))
+        'chunks 0..1, 3, scratch 1 of chunk 3'
+        """
+        named = []
+        for copy, of_copy in itertools.groupby(runs, lambda run: run.start // self.chunks):
+            chunks = label(*(range(run.start % self.chunks, run[-1] % self.chunks + 1) for run in of_copy))
+            named.append(f"scratch {copy} of {chunks}" if copy else chunks)
+        return ", ".join(named)
+
+    def actions(self, step: Step) -> Iterator[str]:
+        """Describe a step: its messages, then its local copies and sums."""
+        sends, receives = by_peer(step.sends), by_peer(step.receives)
+        own = zip(sends.pop(self.rank, ()), receives.pop(self.rank, ()), strict=False)
+        for peer, group in sends.items():
+            yield f"send {self.label(*(each.chunks for each in group))} to rank {peer}"
+        for peer, arriving in receives.items():
+            for combine, alike in itertools.groupby(arriving, lambda each: each.combine):
+                verb = "combined with" if combine else "replacing"
+                yield f"receive {self.label(*(each.chunks for each in alike))} from rank {peer}, {verb} local data"
+        for send, receive in own:
+            verb = "combine" if receive.combine else "copy"
+            yield f"{verb} {self.label(send.chunks)} into {self.label(receive.chunks)}"
 
     def __str__(self) -> str:
         """
@@ -81,8 +128,7 @@ class Program:
         """
         lines = [f"rank {self.rank} of {self.size}, {self.collective}"]
         for number, step in enumerate(self.steps):
-            actions = [f"send {send}" for send in step.sends] + [f"receive {receive}" for receive in step.receives]
-            lines.append(f"  step {number}: {'; '.join(actions) or 'nothing'}")
+            lines.append(f"  step {number}: {'; '.join(self.actions(step)) or 'nothing'}")
         return "\n".join(lines)
 
 
@@ -131,8 +177,9 @@ def ranges(chunks: Sequence[int]) -> list[range]:
     return found
 
 
-def label(chunks: range) -> str:
-    return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks.start}..{chunks.stop - 1}"
+def label(*runs: range) -> str:
+    named = [f"{run[0]}" if len(run) == 1 else f"{run.start}..{run.stop - 1}" for run in runs]
+    return f"chunk{'s' * (sum(map(len, runs)) != 1)} {', '.join(named)}"
 
 
 Holder = Callable[[int, int], bool]

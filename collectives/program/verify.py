@@ -16,13 +16,15 @@ from dataclasses import replace
 from statistics import mode
 
 from dear_mpi.collectives.program.errors import ProgramError, name_ranks
-from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, Step, label
+from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, Step
 
 __all__ = ["verify"]
 
 # Bit i of a rank's ``row[chunk]`` is set if rank i's contribution is in; 0 is undefined. For addressed data, bit
 # size + i marks data for rank i.
 Row = list[int]
+
+Term = tuple[int, int]  # rank, chunk
 
 MOST_BLAMED = 16  # ranks to search for the faulty one, up to three proofs each
 
@@ -43,7 +45,7 @@ def check(programs: Sequence[Program]) -> None:
     check_shapes(programs)
     collective, size = programs[0].collective, len(programs)
     for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
-        for chunk, held in enumerate(row):
+        for chunk, held in enumerate(row[: programs[rank].chunks]):
             owner = programs[rank].owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
                 found = f"ends with {data_of(held, size)}" if held else "is still empty"
@@ -52,7 +54,9 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
+    if len(programs) > MOST_BLAMED or fault_of(programs, check_shapes):
+        return None
+    if programs[0].scratch or COLLECTIVES[programs[0].collective].addressed:  # data may arrive in other chunks
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
 
@@ -115,7 +119,7 @@ def promised(collective: str, size: int) -> list[Row]:
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
-    kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
+    kinds = [(program.collective, program.parts, program.scratch, len(program.steps)) for program in programs]
     usual = kinds.index(mode(kinds))  # differing from most ranks is the error
     for rank, program in enumerate(programs):
         for problem in problems(program, rank, (usual, programs[usual]), len(programs)):
@@ -133,6 +137,9 @@ def problems(program: Program, rank: int, like: tuple[int, Program], size: int) 
     if program.parts != first.parts or program.parts < 1:
         given = f"{program.parts} here and {first.parts} on rank {other}"
         yield f"rank {rank}: parts must be the same on all ranks, and at least 1, not {given}"
+    if program.scratch != first.scratch or program.scratch < 0:
+        given = f"{program.scratch} here and {first.scratch} on rank {other}"
+        yield f"rank {rank}: scratch must be the same on all ranks, and at least 0, not {given}"
     if len(program.steps) != len(first.steps):
         yield f"rank {rank}: has {len(program.steps)} steps, and rank {other} has {len(first.steps)}: add empty steps"
     for number, step in enumerate(program.steps):
@@ -140,15 +147,19 @@ def problems(program: Program, rank: int, like: tuple[int, Program], size: int) 
         if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
             yield f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)"
         for transfer in step.sends + step.receives:
-            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
+            alone = transfer.peer == rank and not program.scratch
+            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or alone:
                 yield f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}"
             if isinstance(transfer, Receive) and transfer.combine and not COLLECTIVES[program.collective].reduces:
                 yield f"{where}: {program.collective} combines nothing: leave combine out"
             chunks = transfer.chunks
             gapless = isinstance(chunks, range) and chunks.step == 1
-            if not gapless or not 0 <= chunks.start < chunks.stop <= program.chunks:
-                allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
+            if not gapless or not 0 <= chunks.start < chunks.stop <= program.places:
+                allowed = f"a range of chunks in 0..{program.places - 1}, such as range(0, 1)"
                 yield f"{where}: chunks must be {allowed}, not {chunks}"
+            if chunks.start // program.chunks < chunks[-1] // program.chunks:
+                allowed = f"in one copy of the buffer's {program.chunks} chunks"
+                yield f"{where}: a range must be {allowed}, not {chunks}: use several transfers"
         yield from races(step, where)
 
 
@@ -170,40 +181,43 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
     Then rounding does not depend on chunks' borders.
     """
     return all(
-        in_order(rows, program.rank, chunk, program.steps[number])
+        in_order(rows, terms)
         for number, rows in zip(range(len(programs[0].steps)), after_steps(programs), strict=False)
-        for program in programs
-        for receive in program.steps[number].receives
-        if receive.combine
-        for chunk in receive.chunks
+        for terms in sums(programs, number).values()
     )
 
 
-def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
-    peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
-    numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][chunk])]
+def in_order(rows: list[Row], terms: Sequence[Term]) -> bool:
+    numbers = [member for rank, chunk in terms for member in members(rows[rank][chunk])]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def sums(programs: Sequence[Program], number: int) -> dict[Term, list[Term]]:
+    """Return the terms of a step's sums in the order of combining, by rank and chunk of the sum."""
+    found: dict[Term, list[Term]] = {}
+    for program, receive, send in arrivals(programs, number):
+        if send is not None and isinstance(receive, Receive) and receive.combine:
+            for chunk, source in zip(receive.chunks, send.chunks, strict=True):
+                total = program.rank, chunk
+                found.setdefault(total, [total]).append((receive.peer, source))
+    return {total: sorted(terms, key=lambda term: (term[0], term != total)) for total, terms in found.items()}
 
 
 def sums_alike(programs: Sequence[Program]) -> bool:
     """Return whether all chunks are summed in one order of ranks: sizes and cuts of a buffer then change no bit."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     orders: dict[tuple[int, ...], int] = {}  # numbers of sums, by those of their terms; below ``size``: of one rank
-    held = [dict.fromkeys(range(programs[0].chunks), rank) for rank in range(size)]
+    held = [dict.fromkeys(range(programs[0].places), rank) for rank in range(size)]
     for number in range(len(programs[0].steps)):
         before = [dict(row) for row in held]
-        for program, row in zip(programs, held, strict=True):
-            terms = defaultdict[int, dict[int, int]](dict)  # by chunk and rank
-            for receive in program.steps[number].receives:
-                for chunk in receive.chunks:
-                    if receive.combine:
-                        terms[chunk][receive.peer] = before[receive.peer][chunk]
-                    else:
-                        row[chunk] = before[receive.peer][chunk]
-            for chunk, peers in terms.items():
-                found = [order for _, order in sorted({**peers, program.rank: before[program.rank][chunk]}.items())]
-                key = tuple(sorted(found) if len(found) == 2 else found)  # two terms commute
-                row[chunk] = orders.setdefault(key, size + len(orders))
+        for program, receive, send in arrivals(programs, number):
+            if send is not None and isinstance(receive, Receive) and not receive.combine:
+                for chunk, source in zip(receive.chunks, send.chunks, strict=True):
+                    held[program.rank][chunk] = before[receive.peer][source]
+        for (rank, chunk), terms in sums(programs, number).items():
+            found = [before[peer][source] for peer, source in terms]
+            key = tuple(sorted(found) if len(found) == 2 else found)  # two terms commute
+            held[rank][chunk] = orders.setdefault(key, size + len(orders))
     owned = ((program, chunk) for program in programs for chunk in range(program.chunks))
     return len({held[each.rank][chunk] for each, chunk in owned if contract.ends(each.rank, each.owner(chunk))}) == 1
 
@@ -230,29 +244,41 @@ def run(programs: Sequence[Program]) -> list[Row]:
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
     """Yield all ranks' data before and after each step; the next step changes the rows."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
-    owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
-    rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
+    program = programs[0]
+    owners = [program.owner(chunk) for chunk in range(program.chunks)]
+    scratch = [0] * (program.places - program.chunks)
+    rows = [[contract.brings(rank, owner, size) for owner in owners] + scratch for rank in range(size)]
     yield rows
     for number in range(len(programs[0].steps)):
         take_step(programs, number, rows)
         yield rows
 
 
+def arrivals(programs: Sequence[Program], number: int) -> Iterator[tuple[Program, Send | Receive, Send | None]]:
+    """Yield each receive of a step with the send that it meets; those that meet nothing, sends last, with None."""
+    sent = defaultdict[tuple[int, int], deque[Send]](deque)
+    for program in programs:
+        for send in program.steps[number].sends:
+            sent[send.peer, program.rank].append(send)
+    for program in programs:
+        for receive in program.steps[number].receives:
+            due = sent[program.rank, receive.peer]
+            yield program, receive, due.popleft() if due else None
+    for (_, rank), left in sent.items():
+        for send in left:
+            yield programs[rank], send, None
+
+
 def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
-    steps = [program.steps[number] for program in programs]
-    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)
-    for rank, step in enumerate(steps):
-        for send in step.sends:
-            sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
+    met = list(arrivals(programs, number))
+    data = [rows[each.peer][send.chunks.start : send.chunks.stop] if send else [] for _, each, send in met]
     waiting: list[tuple[int, str]] = []
-    for rank, step in enumerate(steps):
-        for receive in step.receives:
-            due = sent[rank, receive.peer]
-            if due:
-                take(*due.popleft(), receive, rows[rank], programs[rank], number=number)
-            else:
-                waiting.append((rank, f"receive {label(receive.chunks)} from rank {receive.peer}"))
-    waiting += [(rank, f"send {send}") for (_, rank), left in sent.items() for send, _ in left]
+    for (program, each, send), sent in zip(met, data, strict=True):
+        if send is not None and isinstance(each, Receive):
+            take(send, sent, each, rows[program.rank], program, number=number)
+        else:
+            act = "receive {} from" if isinstance(each, Receive) else "send {} to"
+            waiting.append((program.rank, f"{act.format(program.label(each.chunks))} rank {each.peer}"))
     if waiting:
         first = min(rank for rank, _ in waiting)
         what = " and to ".join(each for rank, each in waiting if rank == first)
@@ -263,25 +289,29 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
 def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
     rank, peer, where = program.rank, receive.peer, f"step {number}"
     if not fit(send.chunks, receive.chunks, program):
-        differs = f"expects {label(receive.chunks)} from rank {peer}, which sends {label(send.chunks)}"
+        sent = program.label(send.chunks)
+        differs = f"expects {program.label(receive.chunks)} from rank {peer}, which sends {sent}"
         both = "both ends of a message must name the same chunks"
         raise ProgramError(f"rank {rank}, {where}: {differs}: {both}", rank=rank)
-    for sent, chunk, arriving in zip(send.chunks, receive.chunks, data, strict=True):
+    for source, chunk, arriving in zip(send.chunks, receive.chunks, data, strict=True):
         held = row[chunk] if receive.combine else 0
         if not arriving:
-            said = f"rank {peer}, {where}: sends chunk {sent} to rank {rank} before it holds any data of it"
-            raise ProgramError(said, rank=peer, chunk=sent)
-        if held & arriving:
-            twice = f"combines {data_of(held & arriving, program.size)} into chunk {chunk} again, from rank {peer}"
-            once = "combine each rank's data once"
-            raise ProgramError(f"rank {rank}, {where}: {twice}: {once}", rank=rank, chunk=chunk)
+            name = program.label(range(source, source + 1))
+            said = f"rank {peer}, {where}: sends {name} to rank {rank} before it holds any data of it"
+            raise ProgramError(said, rank=peer, chunk=source)
+        if held & arriving or (receive.combine and not held):
+            name = program.label(range(chunk, chunk + 1))
+            twice = f"combines {data_of(held & arriving, program.size)} into {name} again, from rank {peer}"
+            empty = f"combines data of rank {peer} into {name} before it holds any data"
+            wrong = f"{twice}: combine each rank's data once" if held else f"{empty}: leave combine out"
+            raise ProgramError(f"rank {rank}, {where}: {wrong}", rank=rank, chunk=chunk)
         row[chunk] = held | arriving
 
 
 def fit(sent: range, received: range, program: Program) -> bool:
-    if not COLLECTIVES[program.collective].addressed:  # shards have one length
-        return sent == received
-    return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
+    """Return whether chunks are equally long: the same ones in any copy, or addressed ones, whose shards are equal."""
+    period = program.parts if COLLECTIVES[program.collective].addressed else program.chunks
+    return len(sent) == len(received) and (sent.start - received.start) % period == 0
 
 
 def members(mask: int) -> list[int]:

@@ -21,7 +21,7 @@ from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates, rates_of, spread
-from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, asks_for
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, asks_for, by_peer
 from dear_mpi.collectives.program.user_file import WithExtras
 from dear_mpi.collectives.program.verify import (
     Row,
@@ -43,12 +43,14 @@ from dear_mpi.training.routes.proof import Proof, hosts_of
 from dear_mpi.training.routes.proof import prove as prove_route
 from dear_mpi.training.routes.route import Route, when
 
+NEVER = -1  # data that no chunk of scratch has
 MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
 LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
 COUNTED = "Each cell counts the ranks whose contributions the chunk holds on that rank"
 ADDRESSED = "; 0→2: what rank 0 has for rank 2 alone"
+COPIES = "; 0' and 0'': scratch 1 and 2 of chunk 0"
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
@@ -121,19 +123,19 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
     """Yield the legend, then a table at the start and after each step, in rich markup; faults are red."""
-    written, chunks = replayed.programs, range(replayed.programs[0].chunks)
+    written, chunks = replayed.programs, range(replayed.programs[0].places)
     room = width - len(rank_head(written[0]))
     naming = {mask: replayed.holders(mask) for history in replayed.rows for row in history for mask in row}
     named = all(len(text) + 3 <= room // len(chunks) for text in naming.values())  # for the mark and a gap of 2
     if not named:
         naming = {mask: str(replayed.whose(mask).bit_count()) for mask in naming}
     naming[0] = "-"
-    own = written[0].parts
+    own, scratch = written[0].parts, written[0].scratch
     owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
     told = f"{LISTED}{ADDRESSED * COLLECTIVES[written[0].collective].addressed}" if named else COUNTED
-    legend = f"{told}; *: complete; -: nothing useful. {owned}. {SENT}."
+    legend = f"{told}; *: complete; -: nothing useful{COPIES * bool(scratch)}. {owned}. {SENT}."
     yield legend
-    cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
+    cell = max(max(map(len, naming.values())) + 1, len(column(written[0], chunks[-1]))) + 1
     fitting = max(1, room // cell)
     for number in range(len(replayed.rows[0])):
         yield f"\n[bold]after step {number - 1}[/]" if number else "\n[bold]at first[/]"
@@ -141,13 +143,16 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
             yield from table_lines(replayed, number, chunks[at : at + fitting], naming, cell)
         if number < len(written[0].steps):
             red = "[bold red]{}[/]" if number == replayed.broken else "{}"
-            yield red.format(f"step {number} sends {sends(written, number)}")
+            acts = [
+                f"step {number}, rank {each.rank}: {'; '.join(each.actions(each.steps[number]))}" for each in written
+            ]
+            yield red.format("\n".join(acts) if scratch else f"step {number} sends {sends(written, number)}")
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
     """Show ranks' chunks after ``number`` steps; complete cells are green."""
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
-    heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
+    heads = "".join(f"{column(replayed.programs[0], chunk):>{cell - 1}} " for chunk in chunks)
     yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
     for program, history in zip(replayed.programs, replayed.rows, strict=True):
         line = rank_head(program)
@@ -159,6 +164,10 @@ def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[
             text = f"{naming[mask] + ('*' if complete else ' '):>{cell}}"
             line += f"[{style}]{text}[/]" if style else text
         yield line.rstrip()
+
+
+def column(program: Program, chunk: int) -> str:
+    return str(chunk % program.chunks) + "'" * (chunk // program.chunks)
 
 
 def rank_head(program: Program) -> str:
@@ -173,10 +182,14 @@ def sends(written: Sequence[Program], number: int) -> str:
     """
     arrows = []
     for program in written:
-        for send in program.steps[number].sends:
-            receives = written[send.peer].steps[number].receives
-            added = any(to.combine and (to.peer, to.chunks) == (program.rank, send.chunks) for to in receives)
-            arrows.append(f"{program.rank}→{send.peer}:{'+' * added}{format_numbers(send.chunks)}")
+        for peer, group in by_peer(program.steps[number].sends).items():
+            receives = by_peer(written[peer].steps[number].receives).get(program.rank, [])
+            combined = {(to.combine, to.chunks) for to in receives}
+            for added in (True, False):
+                sent = [chunk for send in group if ((True, send.chunks) in combined) == added for chunk in send.chunks]
+                if sent:
+                    numbers = format_numbers(sent).replace(" ", "")
+                    arrows.append(f"{program.rank}→{peer}:{'+' * added}{numbers}")
     return " ".join(arrows)
 
 
@@ -331,7 +344,8 @@ class Replayed:
         """Return the complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
-        return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
+        scratch = [NEVER] * (program.places - program.chunks)
+        return [[row[owner] for owner in owners] + scratch for row in promised(program.collective, program.size)]
 
     def whose(self, mask: int) -> int:
         return mask & (1 << self.programs[0].size) - 1

@@ -79,10 +79,25 @@ def test_what_a_message_cannot_use_the_others_do():
     assert seconds([[(0, 1, 4), *crowd], [(3, 4, 5)]]) == pytest.approx(9 + 5)
 
 
-def test_messages_between_two_ranks_keep_their_order():
-    """So the first is added while the second moves."""
-    network = Network(beta=1 / CHUNK, gamma=0.5 / CHUNK)
-    assert seconds([[(0, 1, 2), (0, 1, 2)]], network, combine=True) == pytest.approx(2 + 2 + 1)
+def test_transfers_of_a_step_between_two_ranks_are_one_message():
+    """With one latency, and nothing is added before all is there."""
+    network = Network(alpha=3.0, beta=1 / CHUNK, gamma=0.5 / CHUNK, o=0.25)
+    assert seconds([[(0, 1, 2), (0, 1, 2)]], network, combine=True) == pytest.approx(0.25 + 3 + 4 + 0.25 + 2)
+    twice = [Step((Send(1, range(1)), Send(1, range(1, 2)))), Step((), (Receive(0, range(1)), Receive(0, range(1, 2))))]
+    found = cost([Program("broadcast", rank, 2, (step,)) for rank, step in enumerate(twice)], 2 * CHUNK, 1, network)
+    assert (found.messages, found.nbytes) == ((1, 0), (200, 0))
+
+
+def test_a_sum_of_a_rank_alone_costs_its_bytes_only():
+    """Neither latency nor transfer; the rank's next step, and no other rank, waits for it."""
+    network = Network(alpha=3.0, beta=1 / CHUNK, gamma=0.5 / CHUNK)
+    copy = Step((Send(0, range(2)),), (Receive(0, range(2, 4)),))
+    total = Step((Send(0, range(2, 4)),), (Receive(0, range(2), combine=True),))
+    sends, receives = Step((Send(1, range(1)),)), Step((), (Receive(0, range(1)),))
+    steps = [(copy, total, sends), (Step(), Step(), receives)]
+    found = cost([Program("all_reduce", r, 2, each, scratch=1) for r, each in enumerate(steps)], 2 * CHUNK, 1, network)
+    assert found.time_s == pytest.approx(2 * 0.5 + 3 + 1)
+    assert (found.messages, found.nbytes, found.link_nbytes) == ((1, 0), (CHUNK, 0), {(0, 1): CHUNK})
 
 
 def test_hosts_share_their_ports_evenly_too():

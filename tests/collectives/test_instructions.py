@@ -2,37 +2,53 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import ALGORITHMS, ProgramError, chunk_bounds, make_plan, programs
+from dear_mpi.collectives import ALGORITHMS, ProgramError, chunk_bounds, make_plan, programs, verify
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.check import check_instructions
 from dear_mpi.collectives.lowering.messages import BEGIN, WINDOW, Writer, messages, write_instructions
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, Receive, Send, Step
+from dear_mpi.collectives.program.program import COLLECTIVES, Partition, Program, Receive, Send, Step, by_peer
+from dear_mpi.collectives.program.verify import fault_of
 from dear_mpi.collectives.transports.loopback import run_loopback
 
 
 @st.composite
 def random_programs(draw):
-    """Programs of 2 to 4 ranks in which, step by step, random chunks go from random ranks to others."""
-    size = draw(st.integers(2, 4))
+    """Programs of 2 to 4 ranks in which, step by step, random chunks go from random ranks to others, or to themselves.
+
+    Only scratch that holds something is sent, or combined with what arrives.
+    """
+    size, scratch = draw(st.integers(2, 4)), draw(st.integers(0, 2))
     steps = [[Step() for _ in range(size)] for _ in range(draw(st.integers(1, 6)))]
+    held = [set(range(size)) for _ in range(size)]
     for row in steps:
-        for _ in range(draw(st.integers(1, 4))):
-            source, dest = draw(st.permutations(range(size)))[:2]
+        before = [set(each) for each in held]
+        for _ in range(draw(st.integers(1, 6))):
+            source, dest = draw(st.integers(0, size - 1)), draw(st.integers(0, size - 1))
             start = draw(st.integers(0, size - 1))
             chunks = range(start, draw(st.integers(start + 1, size)))
+            sent, received = (copied(chunks, size * draw(st.integers(0, scratch))) for _ in range(2))
             combine = draw(st.booleans())
-            if clashes(row[dest], chunks, combine):
+            if (source == dest and not scratch) or clashes(row[dest], received, combine):
                 continue
-            row[source] = Step((*row[source].sends, Send(dest, chunks)), row[source].receives)
-            row[dest] = Step(row[dest].sends, (*row[dest].receives, Receive(source, chunks, combine)))
-    return [Program("all_reduce", rank, size, tuple(row[rank] for row in steps)) for rank in range(size)]
+            if not before[source].issuperset(sent) or (combine and not before[dest].issuperset(received)):
+                continue
+            row[source] = Step((*row[source].sends, Send(dest, sent)), row[source].receives)
+            row[dest] = Step(row[dest].sends, (*row[dest].receives, Receive(source, received, combine)))
+            held[dest] |= {*received}
+    columns = [tuple(row[rank] for row in steps) for rank in range(size)]
+    return [Program("all_reduce", rank, size, each, scratch=scratch) for rank, each in enumerate(columns)]
+
+
+def copied(chunks, by):
+    return range(chunks.start + by, chunks.stop + by)
 
 
 def clashes(step, chunks, combine):
@@ -47,14 +63,26 @@ def cut(program, count, segment):
 
 def interpret(written, buffers):
     """The meaning of a program, word by word: each step reads what the buffers held when it began."""
-    for number in range(len(written[0].steps)):
-        before = [buffer.copy() for buffer in buffers]
-        for program, buffer in zip(written, buffers, strict=True):
+    first = written[0]
+    borders = Partition.of(buffers[0].size, first.size).chunks(first.parts)
+    cuts = [slice(*each) for each in itertools.pairwise(borders)]
+    memory = [[buffer[cut] for cut in cuts] for buffer in buffers]  # views
+    for row in memory:
+        row += [np.zeros_like(row[chunk % first.chunks]) for chunk in range(first.chunks, first.places)]
+    for number in range(len(first.steps)):
+        before = [[chunk.copy() for chunk in row] for row in memory]
+        sent = {
+            (source.rank, dest): [chunk for each in sends for chunk in each.chunks]
+            for source in written
+            for dest, sends in by_peer(source.steps[number].sends).items()
+        }
+        for program in written:
             for receive in program.steps[number].receives:
-                start, _ = chunk_bounds(buffer.size, program.size, receive.chunks[0])
-                _, stop = chunk_bounds(buffer.size, program.size, receive.chunks[-1])
-                arriving = before[receive.peer][start:stop]
-                buffer[start:stop] = buffer[start:stop] + arriving if receive.combine else arriving
+                for chunk in receive.chunks:
+                    arriving = before[receive.peer][sent[receive.peer, program.rank].pop(0)]
+                    memory[program.rank][chunk][...] = arriving + (
+                        memory[program.rank][chunk] if receive.combine else 0
+                    )
 
 
 @settings(max_examples=200)
@@ -63,8 +91,10 @@ def interpret(written, buffers):
     count=st.integers(0, 40),
     segment=st.sampled_from([1, 2, 3, 7, 100]),
     window=st.integers(1, 20),
+    packed=st.sampled_from([None, 0, 4]),
+    staged=st.booleans(),
 )
-def test_any_program_does_what_it_says(written, count, segment, window):
+def test_any_program_does_what_it_says(written, count, segment, window, packed, staged):
     size = len(written)
     expected = [np.arange(count) + 1000 * rank for rank in range(size)]
     interpret(written, expected)
@@ -73,7 +103,8 @@ def test_any_program_does_what_it_says(written, count, segment, window):
         buffer = np.arange(count) + 1000 * transport.rank
         chunks = Partition.of(count, size).chunks()
         program = written[transport.rank]
-        run = MessagesRun(program, buffer, chunks, transport, op="sum", segment=segment, tag=1, window=window)
+        how = {"op": "sum", "segment": segment, "tag": 1, "window": window, "packed": packed, "staged": staged}
+        run = MessagesRun(program, buffer, chunks, transport, **how)
         run.start()
         run.wait()
         run.free()
@@ -132,10 +163,11 @@ def test_messages_cover_each_transfer_exactly(count, size, segment):
                 start, _ = chunk_bounds(count, size, transfer.chunks[0])
                 _, stop = chunk_bounds(count, size, transfer.chunks[-1])
                 parts = [m for m in of_step if m.peer == transfer.peer and m.incoming == isinstance(transfer, Receive)]
-                borders = [start] + [message.stop for message in parts]
-                assert [message.start for message in parts] == borders[:-1]
+                runs = [run for message in parts for run in message.runs]
+                borders = [start] + [run.stop for run in runs]
+                assert [run.start for run in runs] == borders[:-1]
                 assert borders[-1] == stop
-                assert all(0 < message.stop - message.start <= segment for message in parts)
+                assert all(0 < message.length <= segment for message in parts)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -198,6 +230,136 @@ def test_chunks_that_travel_together_share_a_message():
     written = programs("bruck", "all_gather", 8)
     chunks = Partition.of(8, 8).chunks()
     assert any(len(message.blocks) == 3 for message in messages(written[0], chunks, segment=3))
+
+
+def runs_of(message):
+    return [(run.start, run.stop) for run in message.runs]
+
+
+def test_scattered_chunks_are_packed_as_far_as_they_fit():
+    """At both ends alike; neighbours stay one range, and are sent from where they are."""
+    sends = (Send(0, range(5, 6)), Send(0, range(3)), Send(0, range(3, 4)))
+    program = Program("all_gather", 5, 6, (Step(sends), Step((), tuple(Receive(0, each.chunks) for each in sends))))
+    chunks = range(0, 13, 2)
+    for segment, packed, runs in (
+        (100, None, [[(10, 12), (0, 8)]]),
+        (8, None, [[(10, 12), (0, 6)], [(6, 8)]]),
+        (100, 5, [[(10, 12)], [(0, 6)], [(6, 8)]]),
+        (100, 6, [[(10, 12), (0, 8)]]),
+        (100, 0, [[(10, 12)], [(0, 6)], [(6, 8)]]),
+        (4, None, [[(10, 12)], [(0, 4)], [(4, 8)]]),
+    ):
+        cut = messages(program, chunks, segment, packed=packed)
+        assert [runs_of(each) for each in cut if not each.incoming] == runs, segment
+        assert [runs_of(each) for each in cut if each.incoming] == runs, segment
+        listing = write_instructions(cut)
+        assert {*listing.side_buffers} == {n for n, each in enumerate(cut) if len(each.runs) > 1}
+
+
+def test_what_a_rank_combines_alone_has_no_message():
+    own = Step((Send(0, range(2, 3)),), (Receive(0, range(1), combine=True),))
+    steps = [(Step((), (Receive(1, range(2, 3)),)), own), (Step((Send(0, range(1)),)), Step())]
+
+    def body(transport):
+        program = Program("reduce", transport.rank, 2, steps[transport.rank], scratch=1)
+        buffer = np.full(7, 1.0 + transport.rank)
+        run = MessagesRun(program, buffer, [0, 4, 7], transport, op="sum", segment=3, tag=1)
+        run.whole()
+        requests = len(run.requests)
+        run.free()
+        return buffer.tolist(), requests
+
+    assert run_loopback(2, body) == [([3.0] * 4 + [1.0] * 3, 2), ([2.0] * 7, 2)]
+
+
+# Programs with detours: what is combined with a chunk, or replaces it, may first arrive in scratch.
+
+
+@st.composite
+def detours(draw):
+    """An algorithm's programs, some of whose receives go to scratch, and from there to their chunk in a step more."""
+    name, collective = draw(st.sampled_from([pair for pair in PAIRS if not COLLECTIVES[pair[1]].addressed]))
+    whole, scratch = programs(name, collective, draw(st.integers(2, 5))), draw(st.integers(1, 3))
+    return [replace(each, steps=tuple(detoured(draw, each, scratch)), scratch=scratch) for each in whole]
+
+
+def detoured(draw, program, scratch):
+    for step in program.steps:
+        receives, own = [], []
+        for receive in step.receives:
+            alone = [other for other in step.receives if set(other.chunks) & set(receive.chunks)] == [receive]
+            copy = draw(st.integers(0, scratch)) if alone else 0
+            there = copied(receive.chunks, copy * program.chunks)
+            receives.append(Receive(receive.peer, there, receive.combine and not copy))
+            own += [(Send(program.rank, there), replace(receive, peer=program.rank))] * (copy > 0)
+        yield Step(step.sends, tuple(receives))
+        yield Step(tuple(send for send, _ in own), tuple(receive for _, receive in own))
+
+
+@settings(max_examples=100)
+@given(written=detours(), count=st.integers(0, 60), segment=st.integers(1, 30), data=st.data())
+def test_detours_are_proved_and_give_the_sum(written, count, segment, data):
+    verify(written)
+    check(written, count, segment, window=data.draw(st.integers(1, 5)), staged=data.draw(st.booleans()))
+    size, collective = len(written), written[0].collective
+    contract, partition = COLLECTIVES[collective], Partition.of(count, size)
+    numbers = [np.random.default_rng(rank).standard_normal(count) for rank in range(size)]
+    owners = np.repeat(np.arange(size), partition.counts)
+    begins = [[contract.begins(rank, owner) for owner in owners] for rank in range(size)]
+    expected = np.where(np.array(begins).reshape(size, count), numbers, 0.0).sum(axis=0)
+
+    def body(transport):
+        buffer, chunks = numbers[transport.rank].copy(), partition.chunks(written[0].parts)
+        run = MessagesRun(written[transport.rank], buffer, chunks, transport, op="sum", segment=segment, tag=1)
+        for _ in range(2):  # what the first run leaves in scratch must not matter
+            buffer[:] = numbers[transport.rank]
+            run.whole()
+        run.free()
+        return buffer
+
+    for rank, found in enumerate(run_loopback(size, body)):
+        ends = [contract.ends(rank, owner) for owner in owners]
+        np.testing.assert_allclose(found[ends], expected[ends], rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=300)
+@given(written=detours(), data=st.data())
+def test_detours_without_a_transfer_or_with_another_one_are_refused(written, data):
+    """Or give the same results, where the data is still in another copy, too."""
+    places = [
+        (rank, number, kind, at)
+        for rank, program in enumerate(written)
+        for number, step in enumerate(program.steps)
+        for kind in ("sends", "receives")
+        for at in range(len(getattr(step, kind)))
+    ]
+    assume(places)
+    rank, number, kind, at = data.draw(st.sampled_from(places))
+    step = written[rank].steps[number]
+    transfers = list(getattr(step, kind))
+    transfer, changes = transfers[at], ["left out", "moved"]
+    if kind == "receives" and COLLECTIVES[written[0].collective].reduces:
+        changes.append("combined")
+    match data.draw(st.sampled_from(changes)):
+        case "left out":
+            transfers[at : at + 1] = []
+        case "moved":
+            by = data.draw(st.integers(1, written[0].scratch)) * written[0].chunks
+            moved = range((transfer.chunks.start + by) % written[0].places, written[0].places)[: len(transfer.chunks)]
+            transfers[at] = replace(transfer, chunks=moved)
+        case "combined":
+            transfers[at] = replace(transfer, combine=not transfer.combine)
+    steps = list(written[rank].steps)
+    steps[number] = replace(step, **{kind: tuple(transfers)})
+    broken = [*written[:rank], replace(written[rank], steps=tuple(steps)), *written[rank + 1 :]]
+    if fault_of(broken, verify) is None:
+        found = [[np.full(each.chunks, 1 << each.rank) for each in written] for _ in "12"]
+        for all_programs, buffers in zip((written, broken), found, strict=True):
+            interpret(all_programs, buffers)
+        ends = COLLECTIVES[written[0].collective].ends
+        for each, due, there in zip(written, *found, strict=True):
+            needed = [ends(each.rank, each.owner(chunk)) for chunk in range(each.chunks)]
+            assert (due == there)[needed].all()
 
 
 def one_side_buffer(writer, message):

@@ -242,6 +242,35 @@ def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
     assert "rank 0: chunk 1 is still empty; expected rank 1's data" in refusals(spec, hosts=[0, 0, 1])
 
 
+def test_a_program_with_scratch_is_proved_and_run_and_has_no_mirror_image(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        f"""{IMPORTS}
+def gather(rank, size):
+    others = [peer for peer in range(size) if peer != rank]
+    own = range(rank, rank + 1)
+    there = [range(size + peer, size + peer + 1) for peer in others]
+    swap = Step(tuple(Send(peer, own) for peer in others), tuple(map(Receive, others, there)))
+    keep = [(Send(rank, chunk), Receive(rank, range(peer, peer + 1))) for peer, chunk in zip(others, there)]
+    return Program("all_gather", rank, size, (swap, Step(*map(tuple, zip(*keep)))), scratch=1)
+"""
+    )
+    name = f"{tmp_path / 'mine.py'}:gather"
+
+    def body(transport):
+        x = np.full(7, 1 + transport.rank)
+        with make_plan("all_gather", x, transport, algorithm=name) as plan:
+            plan()
+        with pytest.raises(AgreedError, match="all_gather on rank 0 has scratch chunks, so it cannot run backwards"):
+            make_plan("all_reduce", x, transport, algorithm=name)
+        return x.tolist()
+
+    assert run_loopback(3, body) == [[1, 1, 1, 2, 2, 3, 3]] * 3
+    with pytest.raises(
+        ProgramError, match=r"cannot run backwards: write an algorithm for reduce_scatter or all_reduce"
+    ):
+        programs(name, "reduce_scatter", 3)
+
+
 def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
     """An all-reduce made of it has other steps, which nobody wrote."""
     said = refusals("wrong.py:my_wrong_ring", "all_reduce")

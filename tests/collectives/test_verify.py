@@ -25,6 +25,15 @@ def exchange(rank, sent=None, received=None, combine=False):
     )
 
 
+def scratched(steps_0, steps_1, collective="all_reduce"):
+    return [replace(program, scratch=1) for program in pair(steps_0, steps_1, collective)]
+
+
+def add(rank, source, target):
+    """A step in which a rank combines one of its chunks with another."""
+    return Step((Send(rank, one(source)),), (Receive(rank, one(target), True),))
+
+
 def swapping(size, receive, again=False):
     """Ranks give each other their chunks in one step, or in two; receives are what ``receive`` makes of a peer."""
     peers = [[peer for peer in range(size) if peer != rank] for rank in range(size)]
@@ -113,6 +122,44 @@ BROKEN = {
     "chunks of all_to_all of other lengths": (
         pair([Step((Send(1, range(2)),))], [Step((), (Receive(0, one(0)),))], "all_to_all"),
         "rank 1, step 0: expects chunk 0 from rank 0, which sends chunks 0..1",
+    ),
+    "scratch that holds nothing": (
+        scratched([Step((Send(1, one(2)),))], [Step((), (Receive(0, one(0)),))]),
+        "rank 0, step 0: sends scratch 1 of chunk 0 to rank 1 before it holds any data of it",
+    ),
+    "a sum with scratch that holds nothing": (
+        scratched([Step((Send(1, one(0)),))], [Step((), (Receive(0, one(2), True),))]),
+        "rank 1, step 0: combines data of rank 0 into scratch 1 of chunk 0 before it holds any data: leave combine out",
+    ),
+    "scratch that is added twice": (
+        scratched([Step((Send(1, one(0)),)), Step(), Step()],
+                  [Step((), (Receive(0, one(2)),)), add(1, 2, 0), add(1, 2, 0)]),
+        "rank 1, step 2: combines rank 0's data into chunk 0 again, from rank 1: combine each rank's data once",
+    ),
+    "scratch of another chunk": (
+        scratched([Step((Send(1, one(0)),))], [Step((), (Receive(0, one(3)),))]),
+        "rank 1, step 0: expects scratch 1 of chunk 1 from rank 0, which sends chunk 0: both ends of a message must",
+    ),
+    "a range over the border of scratch": (
+        scratched([Step((Send(1, range(1, 3)),))], [Step((), (Receive(0, range(1, 3)),))]),
+        "rank 0, step 0: a range must be in one copy of the buffer's 2 chunks, not range(1, 3): use several transfers",
+    ),
+    "a chunk beyond scratch": (
+        scratched([Step((Send(1, one(4)),))], [Step()]),
+        "rank 0, step 0: chunks must be a range of chunks in 0..3, such as range(0, 1), not range(4, 5)",
+    ),
+    "a receive from oneself without a send": (
+        scratched([Step((), (Receive(0, one(2)),))], [Step()]),
+        "rank 0, step 0: waits forever to receive scratch 1 of chunk 0 from rank 0",
+    ),
+    "data that stays in scratch": (
+        scratched([Step((Send(1, one(0)),), (Receive(1, one(3)),))], [Step((Send(0, one(1)),), (Receive(0, one(2)),))],
+                  "all_gather"),
+        "rank 0: chunk 1 is still empty; expected rank 1's data",
+    ),
+    "scratch on one rank only": (
+        [replace(each, scratch=1 - rank) for rank, each in enumerate(pair([], []))],
+        "rank 1: scratch must be the same on all ranks, and at least 0, not 0 here and 1 on rank 0",
     ),
     "programs in the wrong order": (
         pair([], [])[::-1],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS, ProgramError
+from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
 from dear_mpi.see.explain import Asked, explain_algorithm
 
 COLUMNS = 80
@@ -77,6 +77,45 @@ rank 1  0→1* 1→1* 2→1*
 rank 2  0→2* 1→2* 2→2*
 """)
     assert "0→2: what rank 0 has for rank 2 alone" in " ".join(text.split())
+
+
+IN_SCRATCH = """
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+
+
+def exchange(rank, size):
+    if size == 1:
+        return Program("all_reduce", rank, size, (), scratch=1)
+    assert size == 2
+    swap = Step((Send(1 - rank, range(2)),), (Receive(1 - rank, range(2, 4)),))
+    total = Step((Send(rank, range(2, 4)),), (Receive(rank, range(2), combine=True),))
+    return Program("all_reduce", rank, size, (swap, total), scratch=1)
+"""
+
+
+def test_scratch_has_columns_and_its_transfers_are_named(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(IN_SCRATCH)
+    explain(f"{file}:exchange", "all_reduce", 2, check=True)
+    text = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "0' and 0'': scratch 1 and 2 of chunk 0",
+        "at first chunk 0 1 0' 1' rank 0 0 0 - - rank 1 1 1 - -",
+        "step 0, rank 0: send chunks 0..1 to rank 1; receive scratch 1 of chunks 0..1 from rank 1, replacing local",
+        "after step 0 chunk 0 1 0' 1' rank 0 0 0 1 1 rank 1 1 1 0 0",
+        "step 1, rank 1: combine scratch 1 of chunks 0..1 into chunks 0..1",
+    ):
+        assert part in text
+    assert "rank 0 sends most: 1 message, 1 n bytes" in text
+    assert "Contributions are not combined in the order of the ranks. Sizes and cuts change no bit" in text
+    assert "Proved for 1 to 2 ranks" in text
+
+
+def test_several_ranges_to_one_rank_are_listed_together(capsys):
+    text = told(capsys, "bruck", "all_gather", 5)
+    assert "step 1 sends 0→3:0-1 1→4:1-2 2→0:2-3 3→1:3-4 4→2:0,4" in text
+    assert "rank 0 sends most: 3 messages, 0.8 n bytes" in text
+    assert "receive chunks 0, 4 from rank 4, replacing" in str(programs("bruck", "all_gather", 5)[2])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from dear_mpi.collectives.program.program import Partition
+from dear_mpi.collectives.program.program import Partition, by_peer
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
@@ -97,17 +97,22 @@ def end_of(output):
 def trace_lines(program, offsets):
     """The lines of one rank's trace; ``offsets`` are the borders of the chunks in bytes.
 
-    One tag is enough, since MPI matches the messages of one pair in program order. A message without bytes stays: in
-    ``cost`` it takes its latency, too. Sums are left out.
+    All transfers of a step between two ranks are one message. One tag is enough, since MPI matches the messages of one
+    pair in program order. A message without bytes stays: in ``cost`` it takes its latency, too. Sums are left out, and
+    so is what a rank sends to itself.
     """
     yield f"{program.rank} init"
     for step in program.steps:
+        sent = False
         for verb, transfers in (("irecv", step.receives), ("isend", step.sends)):
-            for transfer in transfers:
-                nbytes = offsets[transfer.chunks.stop] - offsets[transfer.chunks.start]
+            for peer, group in by_peer(transfers).items():
+                firsts = [(each.chunks.start % program.chunks, len(each.chunks)) for each in group]
+                nbytes = sum(offsets[first + length] - offsets[first] for first, length in firsts)
                 assert nbytes <= LONGEST, f"{verb} of rank {program.rank} has {nbytes} bytes"
-                yield f"{program.rank} {verb} {transfer.peer} {TAG} {nbytes} {BYTE}"
-        if step.receives or step.sends:
+                if peer != program.rank:
+                    sent = True
+                    yield f"{program.rank} {verb} {peer} {TAG} {nbytes} {BYTE}"
+        if sent:
             yield f"{program.rank} waitall"
     yield f"{program.rank} finalize"
 

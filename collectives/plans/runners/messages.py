@@ -3,6 +3,9 @@
     direct   sends leave from the buffer; receives go into it, or into a side buffer to be merged later
     staged   MPI cannot reach the buffer: every message has a side buffer in pinned host memory
 
+A message of several runs has a side buffer at both ends. Scratch is a further array. Data that a rank sends to itself
+is combined or copied in place.
+
 A staged send is copied out after the kernel that wrote it, so the host waits once for both. Combining reads pinned
 memory over the bus, without a copy.
 
@@ -15,9 +18,11 @@ launches are not waited for: they are in order on the stream.
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,11 +34,11 @@ from dear_mpi.collectives.algorithms.registry import (
     load_algorithm,
     programs,
 )
-from dear_mpi.collectives.lowering.messages import WHOLE, WINDOW, Portion, SideBuffer, messages, write_instructions
+from dear_mpi.collectives.lowering.messages import WHOLE, WINDOW, Portion, Run, SideBuffer, messages, write_instructions
 from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
-from dear_mpi.collectives.plans.tuning import window_of
+from dear_mpi.collectives.plans.plan import Act, InstructionRun, waiting
+from dear_mpi.collectives.plans.tuning import packed_of, window_of
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -92,13 +97,14 @@ def prepare(task: Task) -> InstructionRun:
         slab=task.slab,
         window=window_of(transport.hosts, call.segment * call.x.dtype.itemsize),
         portion=call.portion,
+        packed=packed_of(transport.hosts) // call.x.dtype.itemsize,
     )
 
 
 class MessagesRun(InstructionRun):
     """A program on a flat buffer, in place; the memory must not move until ``free``.
 
-    Side memory: at most ``window`` segments per peer (staged: per peer and direction).
+    Side memory: at most ``window`` segments per peer (staged: per peer and direction), and the program's scratch.
     """
 
     def __init__(
@@ -115,11 +121,14 @@ class MessagesRun(InstructionRun):
         slab: Slab | None = None,
         window: int = WINDOW,
         portion: Portion = WHOLE,
+        packed: int | None = None,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
         self.rank, self.buffer, self.program, self.chunks = program.rank, buffer, program, chunks
-        self.listing = write_instructions(messages(program, chunks, segment, portion), window, staged=staged)
-        self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
+        cut = messages(program, chunks, segment, portion, packed)
+        self.listing, near = write_instructions(cut, window, staged=staged), slab or Slab.beside(buffer)
+        self.scratch = near.empty(program.scratch * chunks[-1], buffer.dtype)
+        self.beside = self.side_memory(Slab.pinned(buffer) if staged else near)
         self.bind_all()
 
     def on(self, task: Task) -> "MessagesRun":
@@ -131,60 +140,89 @@ class MessagesRun(InstructionRun):
     def side_memory(self, slab: Slab) -> dict[int, Array]:
         dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
         for number, side in self.listing.side_buffers.items():
-            longest[side] = max(longest.get(side, 0), self.elements(number).size)
+            longest[side] = max(longest.get(side, 0), self.listing.messages[number].length)
         room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
         piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)
         arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
-        return {n: arrays[side][: self.elements(n).size] for n, side in self.listing.side_buffers.items()}
+        cut = self.listing.messages
+        return {number: arrays[side][: cut[number].length] for number, side in self.listing.side_buffers.items()}
 
-    def elements(self, number: int) -> Array:
-        message = self.listing.messages[number]
-        return self.buffer[message.start : message.stop]
+    def elements(self, run: Run) -> Array:
+        count = self.chunks[-1]
+        if run.start < count:
+            return self.buffer[run.start : run.stop]
+        return self.scratch[run.start - count : run.stop - count]
+
+    def memory(self, number: int) -> list[Array]:
+        """Return where the data of a message's runs is until it is merged, or from when it is sent."""
+        source = self.listing.sources.get(number, number)
+        runs = self.listing.messages[source].runs
+        if source not in self.beside:
+            return [self.elements(run) for run in runs]
+        borders = [0, *accumulate(run.length for run in runs)]
+        return [self.beside[source][start:stop] for start, stop in pairwise(borders)]
 
     def bind_all(self) -> None:
         init = {False: self.transport.send_init, True: self.transport.recv_init}
-        requests = [
-            init[message.incoming](self.beside.get(number, self.elements(number)), message.peer, self.tag)
+        requests = {
+            number: init[message.incoming](
+                self.beside[number] if number in self.beside else self.elements(message.runs[0]), message.peer, self.tag
+            )
             for number, message in enumerate(self.listing.messages)
-        ]
-        super().__init__(self.rank, list(self.acts(requests)), requests)
+            if not message.own
+        }
+        super().__init__(self.rank, list(self.acts(requests)), list(requests.values()))
 
-    def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
+    def acts(self, requests: Mapping[int, Request]) -> Iterator[Act]:
         """Bind the instructions; GPU starts may wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched kernels that write the buffer
         for instruction in self.listing.instructions:
             for number in instruction.waits:
                 yield waiting(self.part("ending", number), requests[number])
             if instruction.merges:
-                yield Act(self.part("merging", instruction.merges[0]), self.merge(instruction.merges))
+                yield from self.merges(instruction.merges)
                 launched = True
             for number in instruction.starts:
-                if number in self.beside and not self.listing.messages[number].incoming:
-                    yield Act(self.part("copying", number), copier(self.beside[number], self.elements(number)))
+                message = self.listing.messages[number]
+                if number in self.beside and not message.incoming:
+                    for run, memory in zip(message.runs, self.memory(number), strict=True):
+                        yield Act(self.part("copying", number, run), copier(memory, self.elements(run)))
                     launched = True
             if self.settled is not None and launched and instruction.starts:
                 yield Act(Part("copying"), self.settled.record)
                 yield waiting(Part("device"), self.settled)
                 launched = False
             for number in instruction.starts:
-                yield Act(self.part("starting", number), requests[number].Start)
+                if number in requests:
+                    yield Act(self.part("starting", number), requests[number].Start)
 
-    def part(self, kind: str, number: int) -> Part:
-        message = self.listing.messages[number]
-        if kind == "merging":
-            kind = "combining" if message.combine else "copying"
-        first, last = (bisect_right(self.chunks, place) - 1 for place in (message.start, message.stop - 1))
-        nbytes = (message.stop - message.start) * self.buffer.itemsize
-        chunk = first if first == last else f"{first}..{last}"
+    def part(self, kind: str, number: int, *runs: Run) -> Part:
+        """Describe a call that concerns these runs of a message, by default all."""
+        message, named = self.listing.messages[number], list[int | str]()
+        for run in runs or message.runs:
+            places = (divmod(element, self.chunks[-1]) for element in (run.start, run.stop - 1))
+            first, last = (copy * self.program.chunks + bisect_right(self.chunks, at) - 1 for copy, at in places)
+            named.append(first if first == last else f"{first}..{last}")
+        chunk = named[0] if len(named) == 1 else ", ".join(map(str, named))
+        nbytes = sum(run.length for run in runs or message.runs) * self.buffer.itemsize
         return Part(kind, *message.key, message.peer, message.incoming, chunk, nbytes)
 
-    def merge(self, group: Sequence[int]) -> Action:
-        target, peers = self.elements(group[0]), {number: self.listing.messages[number].peer for number in group}
-        if not self.listing.messages[group[0]].combine:
-            return copier(target, self.beside[group[0]])
-        ordered = sorted(group, key=peers.__getitem__)
-        before = [self.beside[number] for number in ordered if peers[number] < self.rank]
-        return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
+    def merges(self, group: Sequence[int]) -> Iterator[Act]:
+        """Bind what arrives together: a call for each run of the buffer."""
+        arriving = dict[int, list[tuple[int, int, Run, Array]]]()
+        for number in group:
+            message = self.listing.messages[number]
+            for run, memory in zip(message.runs, self.memory(number), strict=True):
+                arriving.setdefault(run.start, []).append((message.peer, number, run, memory))
+        for found in arriving.values():
+            _, number, run, memory = found[0]
+            if not run.combine:
+                yield Act(self.part("copying", number, run), copier(self.elements(run), memory))
+                continue
+            ordered = sorted(found, key=itemgetter(0))
+            before = [memory for peer, *_, memory in ordered if peer < self.rank]
+            after = [memory for *_, memory in ordered[len(before) :]]
+            yield Act(self.part("combining", number, run), combiner(self.elements(run), before, after, self.op))
 
     def free(self) -> None:
         synchronize(self.buffer)  # kernels may still read side buffers

@@ -9,7 +9,7 @@ long run. The all-gather takes far partners first, with little data. If P is no 
 (``collectives/algorithms/rabenseifner.py``); the original skips double data.
 
 Cost for n bytes on P = 2^k ranks: Rabenseifner's if all pairs are equally near, less on a torus. A rank's chunks are
-scattered, so it sends many small messages.
+scattered, so small ones are packed.
 
 Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
 """

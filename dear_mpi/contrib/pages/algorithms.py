@@ -148,7 +148,7 @@ def one_size(
     except ProgramError as error:
         return {"size": size, "unreadable": f"{plural(size, 'rank')}: {error}"}
     whole = len(found["changes"])  # valid steps
-    messages = [flat[at : at + 6] for flat in found["steps"][:whole] for at in range(0, len(flat), 6)]
+    messages = [[flat[at : at + 6] for at in range(0, len(flat), 6)] for flat in found["steps"][:whole]]
     able = [replace(each, steps=each.steps[:whole]) for each in written]
     return found | {"prices": priced(able, layout, messages)}
 

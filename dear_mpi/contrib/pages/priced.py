@@ -50,14 +50,17 @@ class Recorded(Simulation):
 
     def over(self, time_s: float, flow: Any, message: Any) -> None:
         super().over(time_s, flow, message)
-        done_s = self.ranks[flow.target].busy_s if message.combine else time_s
+        done_s = self.ranks[flow.target].busy_s if message.combined else time_s
         self.ends[flow.source, flow.target].append((message.moves_s, time_s, done_s))
 
 
-def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence[Sequence[int]]) -> list[list[Any]]:
+def priced(
+    programs: Sequence[Program], hosts: Sequence[int], messages: Sequence[Sequence[Sequence[int]]]
+) -> list[list[Any]]:
     """Return the table: for each entry alpha, b, a unit in seconds, and all times in it.
 
-    ``messages``: sender and receiver of each, in the order of the page.
+    ``messages``: sender and receiver of each transfer, by step, in the order of the page. Between two ranks, all
+    transfers of a step travel together.
     """
     several, chunks = len(set(hosts)) > 1, programs[0].chunks
 
@@ -68,11 +71,11 @@ def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence
         run = Recorded(programs, len, network)
         run.to_the_end()
         ends = {pair: iter(found) for pair, found in run.ends.items()}
-        return Times(
-            run.time_s,
-            [each for entered in run.entered for each in entered],
-            [each for sender, receiver, *_ in messages for each in next(ends[sender, receiver])],
-        )
+        found = list[float]()
+        for step in messages:
+            together = {pair: next(ends[pair]) for pair in {(sender, receiver) for sender, receiver, *_ in step}}
+            found += [each for sender, receiver, *_ in step for each in together[sender, receiver]]
+        return Times(run.time_s, [each for entered in run.entered for each in entered], found)
 
     found = [times(*point) for point in POINTS]
 

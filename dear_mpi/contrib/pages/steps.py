@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
 from dear_mpi.collectives.program.verify import check, fault_of, fit, members
 from dear_mpi.contrib.pages.places import places_of
@@ -18,6 +19,8 @@ COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)
 
 def steps_of(written: Sequence[Program], hosts: Sequence[int]) -> dict[str, Any]:
     """Return all steps of all ranks' programs, up to a fault."""
+    if written[0].scratch:
+        raise ProgramError("a page shows no scratch chunks: show this algorithm in the terminal, or as a picture")
     replayed = Replayed.of(written)
     program, numbers = replayed.programs[0], dict[int, int]()
     size, chunks = program.size, range(program.chunks)

@@ -75,9 +75,8 @@ def draw_shape(axes: Any, written: Sequence[Program]) -> None:
     size = len(written)
     at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
     style = {"arrowstyle": "-|>", "color": "gray", "shrinkA": 13, "shrinkB": 13, "connectionstyle": "arc3,rad=-0.15"}
-    for rank, peer in {
-        (program.rank, send.peer) for program in written for step in program.steps for send in step.sends
-    }:
+    sends = {(program.rank, send.peer) for program in written for step in program.steps for send in step.sends}
+    for rank, peer in sends - {(rank, rank) for rank in range(size)}:
         axes.annotate("", xy=at[peer], xytext=at[rank], arrowprops=style)
     circle = {"boxstyle": "circle", "facecolor": "white", "edgecolor": "black"}
     for rank, (x, y) in enumerate(at):
@@ -110,6 +109,9 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
                 frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
     axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(written[0].chunks), yticks=ticks(size))
+    for copy in range(1, 1 + written[0].scratch):
+        axes.axvline(copy * written[0].chunks - 0.5, color=FRAME)
+        axes.annotate(f"scratch {copy}", (copy * written[0].chunks, -0.4), fontsize="x-small", va="top")
     steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
     arrivals = [(to, rank, sent_as(replayed, to, rank, last)) for rank, step in steps for to in step.receives]
     if arrivals:

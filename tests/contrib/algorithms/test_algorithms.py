@@ -9,6 +9,7 @@ from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import served_by
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.hosts import Blocks
+from dear_mpi.collectives.program.program import by_peer
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see import explain as proof
@@ -17,7 +18,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from tests import collective_checks as checks
 
-NAMES = ("swing", "double_tree", "torus", "themis")
+NAMES = ("swing", "double_tree", "torus", "themis", "pat", "bine")
 PAIRS = [(name, collective) for name in NAMES for collective in served_by(name)]
 EVERY_SIZE = bool(os.environ.get("EVERY_SIZE"))
 
@@ -40,6 +41,36 @@ def test_pipelined_trees_are_proved_for_any_number_of_pieces():
     for pieces in (2, 3, 8, 31):
         for size in range(1, 20):
             verify(programs("double_tree", "all_reduce", size, pieces=pieces))
+
+
+@pytest.mark.parametrize(("name", "collective"), [pair for pair in PAIRS if pair[0] in ("pat", "bine")])
+def test_proved_on_1_to_33_ranks(name, collective):
+    for size in range(1, 34):
+        written = programs(name, collective, size)
+        verify(written)
+        assert all(len(by_peer(step.sends)) <= 1 for program in written for step in program.steps)
+
+
+@pytest.mark.parametrize("size", [2, 5, 8, 33])
+def test_pat_has_the_steps_and_bytes_of_bruck_and_sends_most_to_neighbours(size):
+    pat, bruck = ([cost(programs(name, "all_gather", size), 1000 * size, 4, Network(alpha=1e-5, beta=1e-9))
+                   for name in ("pat", "bruck")])  # fmt: skip
+    assert pat.time_s == pytest.approx(bruck.time_s)
+    assert (pat.nbytes, pat.messages) == (bruck.nbytes, bruck.messages)
+    assert pat.link_nbytes[0, 1] == 4000 * (size // 2)
+
+
+def test_bine_partners_are_a_third_of_the_tree_apart():
+    def distances(name, size):
+        sends = ((program.rank, send) for program in programs(name, "broadcast", size) for step in program.steps
+                 for send in step.sends)  # fmt: skip
+        return sorted(min((rank - send.peer) % size, (send.peer - rank) % size) for rank, send in sends)
+
+    assert distances("bine", 16) == [1] * 8 + [1] * 4 + [3] * 2 + [5]
+    for size in range(2, 34):
+        assert sum(distances("bine", size)) <= sum(distances("binomial", size)), size
+    root = programs("bine", "broadcast", 8)[0]
+    assert [step.sends[0].peer for step in root.steps] == [3, 7, 1]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 64])

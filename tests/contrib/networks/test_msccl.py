@@ -132,7 +132,7 @@ def test_small_files_are_proved(name, read):
     assert not run(FILES[name], random.Random(0))
     found = read(FILES[name])
     assert cost(found, 1000, 4, Network(1e-6, 1e-9, 1e-10)).time_s > 0
-    assert getattr(found[0], "scratch", 0) == (name == "kept")
+    assert found[0].scratch == (name == "kept")
 
 
 def test_what_is_only_added_is_added_on_arrival(read):
@@ -142,7 +142,7 @@ def test_what_is_only_added_is_added_on_arrival(read):
 def test_a_ring_that_keeps_no_partial_sums_needs_no_scratch(read):
     found = read(FILES["ring"])
     assert len(found[0].steps) == 4
-    assert not getattr(found[0], "scratch", 0)
+    assert not found[0].scratch
     assert transfers(found).total() == transfers(programs("ring", "all_reduce", 3)).total()
 
 

@@ -7,7 +7,7 @@ from dear_mpi.collectives import programs
 from dear_mpi.contrib.pictures.steps import sent_as
 from dear_mpi.see.explain import Replayed
 from tests.cli_checks import invoke
-from tests.see.test_explain import RING_THAT_BREAKS
+from tests.see.test_explain import IN_SCRATCH, RING_THAT_BREAKS
 
 
 @pytest.fixture
@@ -43,6 +43,13 @@ def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, 
     assert any(said in line for line in red), "the sentence of the proof"
     assert all(any(panel in line for line in red) == (panel == panels[-1]) for panel in panels)
     assert ("step 2" in text) == ("ends" in said)
+
+
+def test_scratch_is_drawn_beside_the_buffer(drawn, file):
+    file.write_text(IN_SCRATCH)
+    text = drawn(f"{file}:exchange", 2)
+    assert "scratch 1" in text
+    assert "after step 1" in text
 
 
 @pytest.mark.parametrize(("algorithm", "size"), [("ring", 4), ("ring", 1), ("double_tree", 9), ("binomial", 3)])
