@@ -18,12 +18,13 @@ A sum takes over the place of its base if nothing reads the base later. Otherwis
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dear_mpi.collectives.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.program import COLLECTIVES
 
 FOREVER = 1 << 60
+MOST_COPIES = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +60,11 @@ class Place:
     end: int
     values: list[Value]
     slot: int = -1
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any slot will do: it holds neither given data nor results."""
+        return self.values[0].home < 0 and self.end < FOREVER
 
 
 class DataFlow:
@@ -109,7 +115,10 @@ class DataFlow:
         return total
 
     def programs(self, results: Mapping[tuple[int, int], Value]) -> list[Program]:
-        """Return all ranks' programs; ``results`` has the values to leave in the buffer, by rank and chunk."""
+        """Return all ranks' programs; ``results`` has the values to leave in the buffer, by rank and chunk.
+
+        ValueError: they need too many scratch copies.
+        """
         ends = defaultdict[Value, list[int]](list)
         for (_, chunk), value in results.items():
             ends[value].append(self.slot(chunk))
@@ -143,34 +152,41 @@ class DataFlow:
                 once = source.rank != total.rank and term.reads == [total.made] and term not in results
                 if once and bases[source] >= total.made:
                     total.terms[number] = source
-                    source.reads.remove(term.made)
                     source.reads.append(total.made)
                     gone.add(term)
         self.values = [value for value in self.values if value not in gone]
 
     def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> list[Place]:
-        """Share slots out: first to given data, then to results, then to what fits first."""
-        follows = dict[Value, Value]()
-        for value in values:  # in order of their making, as are sums of one base
-            base = value.base
-            if base and base not in ends and max(base.reads) == value.made:
-                follows[base] = value
+        """Share slots out: first to given data, then to results, then to all others, which take the first that fits."""
+        follows, last = dict[Value, Value](), {value: max(value.reads, default=0) for value in values}
+        for value in values:
+            if value.base and value.base not in ends and last[value.base] == value.made:
+                follows[value.base] = value
         places, later = list[Place](), set(follows.values())
         for value in (value for value in values if value not in later):
             chain = [value]
             while chain[-1] in follows:
                 chain.append(follows[chain[-1]])
-            reads = [2 * step for each in chain for step in each.reads]
-            start = 2 * value.made - (value.base is not None)
-            end = FOREVER if any(each in ends for each in chain) else max([start, 2 * chain[-1].made, *reads])
-            places.append(Place(start, end, chain))
-        places.sort(key=lambda place: (place.values[0].home < 0, place.end < FOREVER, place.start, place.end))
+            end = (
+                FOREVER
+                if any(each in ends for each in chain)
+                else 2 * max(chain[-1].made, *(last[each] for each in chain))
+            )
+            places.append(Place(2 * value.made - (value.base is not None), end, chain))
+        places.sort(key=lambda place: (place.values[0].home < 0, place.is_free, place.start, place.end))
         taken = defaultdict[int, list[Place]](list)
+        most = (1 + MOST_COPIES) * (self.size if COLLECTIVES[self.collective].addressed else 1)
         for place in places:
             first, finals = place.values[0], [slot for each in place.values for slot in ends.get(each, ())]
-            wanted = [first.home] if first.home >= 0 else [*finals, *range(len(taken) + self.size)]
-            place.slot = next(slot for slot in wanted if all(apart(place, each) for each in taken[slot]))
-            taken[place.slot].append(place)
+            for place.slot in [first.home] if first.home >= 0 else [*finals, *range(most)]:
+                slot = taken[place.slot]
+                if all(apart(place, each) for each in slot):
+                    break
+            else:
+                raise ValueError(f"rank {first.rank} needs more than {MOST_COPIES} scratch copies")
+            if slot and slot[-1].is_free:  # of free ones, which are in order of time, the last is enough
+                slot.pop()
+            slot.append(place)
         return places
 
     def arrivals(self, value: Value, slots: Mapping[Value, int]) -> Iterator[Transfer]:
@@ -191,7 +207,6 @@ class DataFlow:
             sends[first.source, step].append(Send(first.target, range(sent, sent + count)))
             receive = Receive(first.source, range(received, received + count), first.combine)
             receives[first.target, step].append(receive)
-        scratch: dict[str, Any] = {"scratch": copies} if copies else {}
         return [
             Program(
                 self.collective,
@@ -199,7 +214,7 @@ class DataFlow:
                 self.size,
                 tuple(Step(tuple(sends[rank, step]), tuple(receives[rank, step])) for step in numbers.values()),
                 self.parts,
-                **scratch,
+                copies,
             )
             for rank in range(self.size)
         ]

@@ -121,7 +121,7 @@ def msccl_lines(programs: Sequence[Program]) -> Iterator[str]:
         f'coll="{coll}" inplace="1" outofplace="0" minBytes="0" maxBytes="1099511627776">'
     )
     for program in programs:
-        scratch = getattr(program, "scratch", 0) * program.chunks
+        scratch = program.scratch * program.chunks
         sizes = [program.parts if coll == each else program.chunks for each in ("allgather", "reducescatter")]
         yield f'  <gpu id="{program.rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{scratch}">'
         for block, ((kind, peer), steps) in enumerate(blocks_of(program).items()):

@@ -120,7 +120,7 @@ class Reader:
             send, receive = (whole(attributes, each, -1, least=-1, most=MOST_RANKS) for each in ("send", "recv"))
             block = Block(rank, whole(attributes, "id"), len(self.blocks), send, receive, whole(attributes, "chan", 0))
             if block.name in blocks or len(self.blocks) == MOST_BLOCKS:
-                raise ValueError(f"gpu {rank}, tb {block.name} is there twice, or the file has {MOST_BLOCKS} before it")
+                raise ValueError(f"gpu {rank}, tb {block.name} is there twice, or follows {MOST_BLOCKS} others")
             blocks[block.name] = block
             self.blocks.append(block)
         else:
@@ -370,7 +370,10 @@ class Replay:
 def read_msccl(path: Path) -> list[Program]:
     """Return all ranks' programs, unproved; ValueErrors name the line, the gpu, the thread block and the step."""
     replay = Replay(Reader(path))
-    return replay.flow.programs(replay.results)
+    try:
+        return replay.flow.programs(replay.results)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def msccl(text: str) -> dict[str, Callable[..., Program]]:
