@@ -154,6 +154,6 @@ def test_too_much_and_deadlocks_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MOST_TRANSFERS", 1000)
     with pytest.raises(ValueError, match="the first 7 of 70 ranks have more than 1000 steps and messages"):
         find_stand_ins(ALGORITHMS["naive"]["all_reduce"], 70)
-    waits = Program("all_gather", 0, 1, (Step((), (Receive(0, range(1)),)),))
+    waits = Program("all_gather", 0, 2, (Step((), (Receive(1, range(1)),)),))
     with pytest.raises(ProgramError, match="the programs deadlock"):
-        StandIns((waits,), 1).seconds(Network(), np.array([1]), 4)
+        StandIns((waits,), 2).seconds(Network(), np.array([2]), 4)
