@@ -8,7 +8,7 @@
 Each layer has a time, a collective and its bytes for three passes: forward, gradients of inputs, gradients of weights.
 The last number is the update's time. Times are in microseconds, as for Chakra's converter; gradients are fp32.
 
-Source: mlcommons/chakra (``text_converter.py``).
+Source: mlcommons/chakra (its text converter).
 """
 
 from collections.abc import Iterator

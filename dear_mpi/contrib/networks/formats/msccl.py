@@ -9,7 +9,7 @@ which must be over; the messages of a connection (from, to, channel). If two ste
 it, this order must decide which comes first: else the file has a race, and is refused. The rest is data flow:
 ``dataflow.py`` finds steps and places for it.
 
-Source: msccl-tools (``ir.py``) and the interpreter of microsoft/msccl; Cowan et al., MSCCLang, ASPLOS 2023.
+Source: msccl-tools and the interpreter of microsoft/msccl; Cowan et al., MSCCLang, ASPLOS 2023.
 """
 
 import math
