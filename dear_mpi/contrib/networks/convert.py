@@ -52,24 +52,21 @@ def read(source: str, collective: str, ranks: int) -> Sequence[Program] | Graph 
                 solved = isinstance(content, dict) and any(name.endswith("-Flows") for name in content)
                 return read_teccl(content) if solved else read_infragraph(content)
         case ".yaml" | ".yml":
-            try:
-                return read_infragraph(read_yaml(path))
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
+            return read_yaml(path)
         case ".txt":
             return read_astra(path)
     return programs(source, collective, ranks)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Graph:
     try:
         import yaml
     except ImportError:
-        raise ValueError("reading YAML needs pip install pyyaml; JSON does not") from None
+        raise ValueError(f"{path}: to read YAML, pip install pyyaml, or convert it to JSON") from None
     try:
-        return yaml.safe_load(read_bytes(path))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"it is no readable YAML file: {' '.join(str(error).split()):.200}") from None
+        return read_infragraph(yaml.safe_load(read_bytes(path)))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split()):.300}") from None
 
 
 @with_flags(FLAGS, alone="convert")

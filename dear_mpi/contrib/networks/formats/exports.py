@@ -92,11 +92,8 @@ def goal_lines(programs: Sequence[Program], nbytes: int) -> Iterator[str]:
         size_of = bytes_of(program, nbytes)
         yield f"\nrank {program.rank} {{"
         for number, action in enumerate(actions(program)):
-            size, name, needs = (
-                size_of(action.read or action.written),
-                f"l{number}",
-                [f"l{each}" for each in action.needs],
-            )
+            size, name = size_of(action.read or action.written), f"l{number}"
+            needs = [f"l{need}" for need in action.needs]
             if action.kind != LOCAL:
                 first, way = f"m{number}" if action.combine else name, "to" if action.kind == SEND else "from"
                 yield f"{first}: {action.kind} {size}b {way} {action.peer} tag {action.tag}"
@@ -155,11 +152,9 @@ def blocks_of(program: Program) -> dict[tuple[str, int], list[str]]:
         places.append((own, len(steps)))
         known.append(over[own] | {own: len(steps)})
         kind = {SEND: "s", RECEIVE: "rrc" if action.combine else "r", LOCAL: "re" if action.combine else "cpy"}
-        read, written = (
-            place_of(program, each) for each in (action.read or action.written, action.written or action.read)
-        )
-        count, wait = len(action.read or action.written), (*waits, (-1, -1))[0]
-        steps.append(step_text(kind[action.kind], read, written, count, wait, has_dep=number in awaited))
+        chunks, wait = action.read or action.written, (*waits, (-1, -1))[0]
+        read, written = place_of(program, chunks), place_of(program, action.written or action.read)
+        steps.append(step_text(kind[action.kind], read, written, len(chunks), wait, has_dep=number in awaited))
     return blocks
 
 

@@ -74,14 +74,6 @@ class Block:
 
 
 @dataclass(slots=True)
-class Used:
-    """The last (block, step) that wrote a place, and the last step of each block that has read it since."""
-
-    writer: tuple[int, int] | None = None
-    readers: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Sent:
     values: list[Value]
     step: int
@@ -206,7 +198,8 @@ class Replay:
         self.flow = DataFlow(self.collective, self.size, self.parts)
         self.in_place = reader.algo.get("inplace", "1") != "0"
         self.memory: dict[Place, Value] = {}
-        self.used = defaultdict[Place, Used](Used)
+        # The last (block, step) that wrote a place, and by block the last step that has read it since.
+        self.writers, self.readers = dict[Place, tuple[int, int]](), defaultdict[Place, dict[int, int]](dict)
         self.sent = defaultdict[tuple[int, int, int], deque[Sent]](deque)
         self.next_send = defaultdict[tuple[int, int, int], int](int)
         self.clocks = [np.zeros(len(reader.blocks), np.int32) for _ in reader.blocks]
@@ -220,13 +213,11 @@ class Replay:
                 for one, other in zip(*pairs, strict=True):
                     self.keep(other, self.memory[one])
             except (KeyError, ValueError):
-                raise ValueError(
-                    f"{reader.path}, line {line}: gpu {rank} has no i{source} to copy to o{target}"
-                ) from None
+                fault = f"line {line}: gpu {rank} cannot copy i{source} to o{target}"
+                raise ValueError(f"{reader.path}, {fault}") from None
         self.run()
-        self.results = {
-            (rank, chunk): self.result(place, rank, chunk) for place, rank, chunk in self.owned(contract.ends, "o")
-        }
+        ends = self.owned(contract.ends, "o")
+        self.results = {(rank, chunk): self.result(place, rank, chunk) for place, rank, chunk in ends}
 
     def owned(self, holds: Callable[[int, int], bool], buffer: str) -> Iterator[tuple[Place, int, int]]:
         for rank, chunk in product(range(self.size), range(self.size * self.parts)):
@@ -254,10 +245,8 @@ class Replay:
     def result(self, place: Place, rank: int, chunk: int) -> Value:
         value = self.memory.get(place)
         if value is None or value.column != self.flow.column(chunk):
-            found = f"data of chunk {value.column}" if value else "nothing"
-            raise ValueError(
-                f"{self.reader.path}: gpu {rank} ends with {found} in {place[1]}{place[2]}, not chunk {chunk}"
-            )
+            found = f"ends with {f'data of chunk {value.column}' if value else 'nothing'} in {place[1]}{place[2]}"
+            raise ValueError(f"{self.reader.path}: gpu {rank} {found}, not chunk {chunk}")
         return value
 
     def keep(self, place: Place, value: Value) -> None:
@@ -275,16 +264,17 @@ class Replay:
     def check_order(self, block: Block, places: list[Place], *, write: bool) -> None:
         clock = self.clocks[block.number]
         for place in places:
-            used = self.used[place]
-            for number, step in (*([used.writer] if used.writer else ()), *(used.readers.items() if write else ())):
+            readers = self.readers[place]
+            for number, step in (self.writers.get(place, (block.number, 0)), *(readers.items() if write else ())):
                 if number != block.number and clock[number] <= step:
                     uses = f"{'writes' if write else 'reads'} {place[1]}{place[2]}"
                     other = f"step {step} of tb {self.reader.blocks[number].name}, which uses it as well"
                     raise ValueError(f"{uses} without waiting for {other}")
             if write:
-                used.writer, used.readers = (block.number, block.at), {}
+                self.writers[place] = block.number, block.at
+                readers.clear()
             else:
-                used.readers[block.number] = block.at
+                readers[block.number] = block.at
 
     def run(self) -> None:
         waiting, ready = defaultdict[tuple[Any, ...], list[Block]](list), deque(self.reader.blocks)
@@ -342,7 +332,7 @@ class Replay:
             arrived, sent = message.values, message.step
             if len(arrived) != line.count * self.finer:
                 raise ValueError(
-                    f"receives {line.count} chunks, and {message.where} sends {len(arrived) // self.finer}"
+                    f"receives {line.count} chunks, not the {len(arrived) // self.finer} of {message.where}"
                 )
         sources = self.places(rank, line.source, line.count) if line.kind in READS else []
         targets = self.places(rank, line.target, line.count) if line.kind in KEEPS else []
