@@ -1,10 +1,9 @@
 """Run ``dear-mpi convert``: find the reader by IN's content, and the writer by OUT's ending.
 
-IN                                  OUT
-algorithm, MSCCL .xml, TE-CCL .json .xml (MSCCL), .goal (LogGOPSim), .et (Chakra, a file per rank)
-InfraGraph .json or .yaml,          .json: a graph for synth: and --network graph:
-  lstopo .xml
-ASTRA-sim .txt                      .json: a table for --model synthetic:
+IN                                          OUT
+algorithm, MSCCL .xml, TE-CCL .json         .xml (MSCCL), .json (MSCCL++), .goal (LogGOPSim), .et (Chakra, one per rank)
+InfraGraph .json or .yaml, lstopo .xml      .json: a graph for synth: and --network graph:
+ASTRA-sim .txt                              .json: a table for --model synthetic:
 """
 
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from dear_mpi.contrib.networks.formats.astra import read_astra
 from dear_mpi.contrib.networks.formats.exports import write_chakra, write_goal, write_msccl
 from dear_mpi.contrib.networks.formats.machines import read_infragraph, read_lstopo
 from dear_mpi.contrib.networks.formats.msccl import read_msccl
+from dear_mpi.contrib.networks.formats.mscclpp import write_mscclpp
 from dear_mpi.contrib.networks.formats.teccl import read_teccl
 from dear_mpi.contrib.networks.formats.xml import read_bytes
 from dear_mpi.contrib.networks.graph import Graph, write_graph
@@ -33,7 +33,7 @@ from dear_mpi.reporting.units import parse_bytes, plural
 KINDS = (
     "An algorithm's name, or a file: MSCCL .xml, TE-CCL .json, InfraGraph .json or .yaml, lstopo .xml, ASTRA-sim .txt."
 )
-OUT = "The file to write: .xml, .goal or .et for programs, .json for networks and workloads."
+OUT = "The file to write: .xml, .json, .goal or .et for programs, .json for networks and workloads."
 MOST_RANKS, MOST_BYTES = 1024, 1 << 50
 FLAGS = argument("source", str, KINDS, "IN") | argument("target", Path, OUT, "OUT")
 FLAGS |= flag("collective", str, f"Of an algorithm by name: {', '.join(COLLECTIVES)}.", "all_reduce")
@@ -93,13 +93,15 @@ def convert(flags: Flags) -> None:
 
 
 def write_programs(source: str, found: Sequence[Program], target: Path, nbytes: int) -> str:
-    check_ending("OUT", target, (".xml", ".goal", ".et"))
+    check_ending("OUT", target, (".xml", ".json", ".goal", ".et"))
     try:
         verify(found)
     except ProgramError as error:
         raise ProgramError(f"{source}: {error}") from None
     if target.suffix == ".xml":
         write_msccl(target, found)
+    elif target.suffix == ".json":
+        write_mscclpp(target, found)
     elif target.suffix == ".goal":
         write_goal(target, found, nbytes)
     else:

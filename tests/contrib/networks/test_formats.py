@@ -4,7 +4,7 @@ import json
 import os
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +14,12 @@ from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.contrib.networks.convert import read
 from dear_mpi.contrib.networks.formats.exports import actions, write_chakra, write_goal
+from dear_mpi.contrib.networks.formats.msccl import read_msccl
+from dear_mpi.contrib.networks.formats.mscclpp import write_mscclpp
 from dear_mpi.contrib.networks.graph import Port, read_graph
 from dear_mpi.models.synthetic import load_modules, measured_seconds
 from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.contrib.networks.test_msccl import FILES
 
 EVERY = bool(os.environ.get("EVERY"))
 TECCL = os.environ.get("TECCL_FILES")  # teccl/examples/experiments/output_provided of microsoft/TE-CCL
@@ -230,6 +233,83 @@ def test_chakra_traces_are_complete(tmp_path):
         assert send["comm_size"] == 1000
 
 
+def run_plan(plan, rng):
+    """Run an MSCCL++ plan on contributions, ranks in random order. Return all places, or None if ranks hang."""
+    size = len(plan["gpus"])
+    chunks = max(max(gpu["input_chunks"], gpu["output_chunks"]) for gpu in plan["gpus"])
+    memory = {(rank, chunk): {(rank, chunk): 1} for rank in range(size) for chunk in range(chunks)}
+    signals, waited, at = defaultdict(int), defaultdict(int), [0] * size
+
+    def other_end(rank, channel):
+        """The rank at the other end, and the number of the channel there."""
+        peers = plan["gpus"][rank]["channels"][0]["connected_to"]
+        theirs = plan["gpus"][peers[channel]]["channels"][0]["connected_to"]
+        mine = [number for number, peer in enumerate(peers) if peer == peers[channel]]
+        return peers[channel], [number for number, peer in enumerate(theirs) if peer == rank][mine.index(channel)]
+
+    def places(rank, buffer):
+        kind = buffer.get("type")
+        if kind is None:
+            remote = plan["gpus"][rank]["remote_buffers"][buffer["buffer_id"]]
+            rank, kind = remote["rank"], remote["type"]
+        numbers = range(buffer["index"], buffer["index"] + buffer["size"])
+        return [(rank, "s", number) if kind == "s" else (rank, number) for number in numbers]
+
+    def take(rank, op):
+        match op["name"]:
+            case "signal":
+                signals[other_end(rank, op["channel_ids"][0])] += 1
+            case "wait":
+                key = rank, op["channel_ids"][0]
+                if waited[key] == signals[key]:
+                    return False
+                waited[key] += 1
+            case "put" | "copy":
+                for one, other in zip(*(places(rank, op[end][0]) for end in ("src_buff", "dst_buff")), strict=True):
+                    memory[other] = dict(memory[one])
+            case "re":
+                assert op["dst_buff"] == op["src_buff"][:1]
+                for one, other in zip(*(places(rank, buffer) for buffer in op["src_buff"]), strict=True):
+                    memory[one] = dict(Counter(memory[one]) + Counter(memory[other]))
+        return True
+
+    ops, stuck = [gpu["threadblocks"][0]["ops"] for gpu in plan["gpus"]], set()
+    while left := {rank for rank in range(size) if at[rank] < len(ops[rank])} - stuck:
+        rank = rng.choice(sorted(left))
+        if take(rank, ops[rank][at[rank]]):
+            at[rank] += 1
+            stuck.clear()
+        else:
+            stuck.add(rank)
+    return None if stuck else memory
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "shared"])
+def test_plans_of_mscclpp_are_right_in_every_order(name, tmp_path):
+    rng, path = random.Random(4), tmp_path / "plan.json"
+    for collective in ALGORITHMS[name].keys() - {"broadcast", "reduce"}:
+        for size in (1, 2, 4):
+            written = programs(name, collective, size)
+            write_mscclpp(path, written)
+            memory = run_plan(json.loads(path.read_text()), rng)
+            assert memory is not None
+            for program in written:
+                for chunk in range(program.chunks):
+                    owner = program.owner(chunk)
+                    due = {(owner, chunk): 1} if collective == "all_gather" else {(r, chunk): 1 for r in range(size)}
+                    if collective == "all_to_all":
+                        due = {(owner, program.rank * program.parts + chunk % program.parts): 1}
+                    if collective != "reduce_scatter" or owner == program.rank:
+                        assert memory[program.rank, chunk] == due
+
+
+def test_plans_of_mscclpp_have_scratch(tmp_path):
+    (tmp_path / "kept.xml").write_text(FILES["kept"])
+    write_mscclpp(tmp_path / "plan.json", read_msccl(tmp_path / "kept.xml"))
+    memory = run_plan(json.loads((tmp_path / "plan.json").read_text()), random.Random(5))
+    assert all(memory[rank, chunk] == {(r, chunk): 1 for r in range(3)} for rank in range(3) for chunk in range(3))
+
+
 def test_solved_flows_become_programs(given):
     gather, to_all = given("gather.json"), given("to_all.json")
     for found in (gather, to_all):
@@ -332,7 +412,8 @@ def test_the_command_converts(tmp_path):
     assert read_graph(tmp_path / "graph.json").size == 4
     (tmp_path / "work.txt").write_text(ASTRA)
     succeed("convert", tmp_path / "work.txt", tmp_path / "table.json")
-    assert_one_line(invoke("convert", ring, tmp_path / "ring.json"), "must end in .xml or .goal or .et")
+    succeed("convert", ring, tmp_path / "ring.json")
+    assert_one_line(invoke("convert", ring, tmp_path / "ring.txt"), "must end in .xml or .json or .goal or .et")
     assert_one_line(invoke("convert", tmp_path / "none.xml", ring), "none.xml cannot be read")
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from dear_mpi.collectives import Partition
-from dear_mpi.collectives.program import Program, Step
+from dear_mpi.collectives.program import Program, Receive, Send, Step
 from dear_mpi.reporting.files import replacing
 
 NS_PER_BYTE = 0.1  # of a sum, in GOAL and in Chakra
@@ -54,6 +54,15 @@ def in_order(rank: int, number: int, step: Step) -> Iterator[tuple[str, int, ran
     for send in step.sends:
         if send.peer != rank:
             yield SEND, send.peer, send.chunks, range(0), False
+    for send, receive in local_pairs(rank, number, step):
+        yield LOCAL, rank, send.chunks, receive.chunks, receive.combine
+    for receive in step.receives:
+        if receive.peer != rank:
+            yield RECEIVE, receive.peer, range(0), receive.chunks, receive.combine
+
+
+def local_pairs(rank: int, number: int, step: Step) -> Iterator[tuple[Send, Receive]]:
+    """Yield a rank's transfers to itself, those first whose target no other one reads."""
     own = [send for send in step.sends if send.peer == rank]
     mine = list(zip(own, [receive for receive in step.receives if receive.peer == rank], strict=True))
     while mine:
@@ -63,10 +72,7 @@ def in_order(rank: int, number: int, step: Step) -> Iterator[tuple[str, int, ran
         else:
             raise ValueError(f"rank {rank}, step {number}: local transfers overwrite each other's data: use two steps")
         mine.remove(pair)
-        yield LOCAL, rank, pair[0].chunks, pair[1].chunks, pair[1].combine
-    for receive in step.receives:
-        if receive.peer != rank:
-            yield RECEIVE, receive.peer, range(0), receive.chunks, receive.combine
+        yield pair
 
 
 def bytes_of(program: Program, nbytes: int) -> Callable[[range], int]:
