@@ -1,8 +1,8 @@
 """Write programs as MSCCL++'s execution plans: JSON with one thread block per GPU.
 
-In each step a rank signals its sources that its mailboxes are free, puts its data into its targets' mailboxes, and
-takes its own mail once it is there. Mailboxes are scratch behind the program's copies, so that nothing is overwritten
-before it is sent. A pair of ranks has two channels: one for mailboxes, one for data.
+In each step a rank signals its sources that its mailboxes are free. Then it puts its data into its targets' mailboxes,
+and takes its own mail when that is there. Mailboxes are scratch after the program's copies, so that nothing is
+overwritten before it is sent. A pair of ranks has two channels: one for mailboxes, one for data.
 
 Source: microsoft/mscclpp, the reader of plans and the examples of its tests.
 """
