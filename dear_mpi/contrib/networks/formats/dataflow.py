@@ -1,0 +1,242 @@
+"""Turn the data flow of a foreign schedule into programs: give each value a step and a place.
+
+A reader of a format calls ``given``, ``move`` and ``add`` in any order that respects the data. A **value** is the data
+of one chunk on one rank: it is written once, at the end of its step, and read from the next step on. Copies inside a
+rank cost nothing: two names of one value. At the end each value gets a place:
+
+    the buffer's chunk    data given at the start, and results
+    a scratch copy        whatever else is needed at the same time
+
+    step       0    1    2    3
+    given      ======            read last in step 1
+    result          ==========   written at the end of step 1: takes over the place
+    arrival         =====        its place is taken: goes to scratch 1
+
+A sum takes over the place of its base if nothing reads the base later. Otherwise a local copy precedes the sum.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dear_mpi.collectives.program import Program, Receive, Send, Step
+from dear_mpi.collectives.program.program import COLLECTIVES
+
+FOREVER = 1 << 60
+MOST_COPIES = 64
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """``column``: which chunks' places it may take; ``made``: its step, -1 for data given at the start."""
+
+    rank: int
+    column: int
+    made: int = -1
+    home: int = -1  # slot of data given at the start
+    base: "Value | None" = None
+    terms: list["Value"] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    names: int = 0  # places of the foreign schedule that hold it
+
+
+class Transfer(NamedTuple):
+    """One chunk; twice its step, as copies take place between steps."""
+
+    time: int
+    source: int
+    target: int
+    combine: bool
+    sent: int
+    received: int
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """Values that follow each other in one slot, each made from the one before."""
+
+    start: int
+    end: int
+    values: list[Value]
+    slot: int = -1
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any slot will do: it holds neither given data nor results."""
+        return self.values[0].home < 0 and self.end < FOREVER
+
+
+class DataFlow:
+    def __init__(self, collective: str, size: int, parts: int) -> None:
+        self.collective, self.size, self.parts = collective, size, parts
+        self.values: list[Value] = []
+
+    def column(self, chunk: int) -> int:
+        """Addressed data may change shards, but not its part of a shard."""
+        return chunk % self.parts if COLLECTIVES[self.collective].addressed else chunk
+
+    def slot(self, chunk: int) -> int:
+        return chunk // self.parts if COLLECTIVES[self.collective].addressed else 0
+
+    def number(self, slot: int, column: int) -> int:
+        """Return the chunk number of a slot; scratch copies follow the buffer's chunks."""
+        if not COLLECTIVES[self.collective].addressed:
+            return slot * self.size * self.parts + column
+        return slot * self.parts + column
+
+    def new(self, value: Value) -> Value:
+        self.values.append(value)
+        return value
+
+    def given(self, rank: int, chunk: int) -> Value:
+        return self.new(Value(rank, self.column(chunk), home=self.slot(chunk)))
+
+    def move(self, source: Value, rank: int, at: int) -> Value:
+        """Send a value to another rank, in step ``at`` or later."""
+        step = max(at, source.made + 1)
+        source.reads.append(step)
+        return self.new(Value(rank, source.column, step, terms=[source]))
+
+    def add(self, source: Value, base: Value, sent: int, at: int, *, last: bool) -> Value:
+        """Combine a value, sent in step ``sent``, with another rank's, or its own, in step ``at`` or later.
+
+        ``last``: no other place holds the base. Sums that nothing has read yet take further terms in their own step.
+        """
+        if source.column != base.column:
+            raise ValueError(f"combines data of chunk {source.column} with data of chunk {base.column}")
+        total = base
+        if not (last and base.base and not base.reads and base.made >= max(sent, source.made + 1)):
+            step = max(at, source.made + 1, base.made + 1)
+            base.reads.append(step)
+            total = self.new(Value(base.rank, base.column, step, base=base))
+        total.terms.append(source)
+        source.reads.append(total.made)
+        return total
+
+    def programs(self, results: Mapping[tuple[int, int], Value]) -> list[Program]:
+        """Return all ranks' programs; ``results`` has the values to leave in the buffer, by rank and chunk.
+
+        ValueError: they need too many scratch copies.
+        """
+        ends = defaultdict[Value, list[int]](list)
+        for (_, chunk), value in results.items():
+            ends[value].append(self.slot(chunk))
+        self.combine_on_arrival(ends)
+        columns = defaultdict[tuple[int, int], list[Value]](list)
+        for value in self.values:
+            columns[value.rank, value.column].append(value)
+        last = 2 * max((value.made for value in self.values), default=0) + 1
+        slots, transfers = dict[Value, int](), list[Transfer]()
+        for (rank, column), values in columns.items():
+            for place in self.placed(values, ends):
+                slots.update(dict.fromkeys(place.values, place.slot))
+                for slot in (slot for value in place.values for slot in ends.get(value, ()) if slot != place.slot):
+                    sent, received = self.number(place.slot, column), self.number(slot, column)
+                    transfers.append(Transfer(last, rank, rank, False, sent, received))
+        transfers += (each for value in self.values for each in self.arrivals(value, slots))
+        local = any(each.source == each.target for each in transfers)  # programs without scratch have no local work
+        copies = max([each.received // (self.size * self.parts) for each in transfers] + [int(local)])
+        return self.written(transfers, copies)
+
+    def combine_on_arrival(self, results: Collection[Value]) -> None:
+        """Delay messages whose data is only added later, so that it needs no place in between."""
+        bases = defaultdict[Value, int](lambda: FOREVER)  # the first steps that may replace a value
+        for value in self.values:
+            if value.base:
+                bases[value.base] = min(bases[value.base], value.made)
+        gone = set[Value]()
+        for total in (value for value in self.values if value.base):
+            for number, term in enumerate(total.terms):
+                source = term.terms[0] if term.terms and not term.base else total
+                once = source.rank != total.rank and term.reads == [total.made] and term not in results
+                if once and bases[source] >= total.made:
+                    total.terms[number] = source
+                    source.reads.append(total.made)
+                    gone.add(term)
+        self.values = [value for value in self.values if value not in gone]
+
+    def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> list[Place]:
+        """Share slots out: first to given data, then to results, then to all others, which take the first that fits."""
+        follows, last = dict[Value, Value](), {value: max(value.reads, default=0) for value in values}
+        for value in values:
+            if value.base and value.base not in ends and last[value.base] == value.made:
+                follows[value.base] = value
+        places, later = list[Place](), set(follows.values())
+        for value in (value for value in values if value not in later):
+            chain = [value]
+            while chain[-1] in follows:
+                chain.append(follows[chain[-1]])
+            end = (
+                FOREVER
+                if any(each in ends for each in chain)
+                else 2 * max(chain[-1].made, *(last[each] for each in chain))
+            )
+            places.append(Place(2 * value.made - (value.base is not None), end, chain))
+        places.sort(key=lambda place: (place.values[0].home < 0, place.is_free, place.start, place.end))
+        taken = defaultdict[int, list[Place]](list)
+        most = (1 + MOST_COPIES) * (self.size if COLLECTIVES[self.collective].addressed else 1)
+        for place in places:
+            first, finals = place.values[0], [slot for each in place.values for slot in ends.get(each, ())]
+            for place.slot in [first.home] if first.home >= 0 else [*finals, *range(most)]:
+                slot = taken[place.slot]
+                if all(apart(place, each) for each in slot):
+                    break
+            else:
+                raise ValueError(f"rank {first.rank} needs more than {MOST_COPIES} scratch copies")
+            if slot and slot[-1].is_free:  # of free ones, which are in order of time, the last is enough
+                slot.pop()
+            slot.append(place)
+        return places
+
+    def arrivals(self, value: Value, slots: Mapping[Value, int]) -> Iterator[Transfer]:
+        to = self.number(slots[value], value.column)
+        if value.base and slots[value.base] != slots[value]:
+            sent = self.number(slots[value.base], value.column)
+            yield Transfer(2 * value.made - 1, value.rank, value.rank, False, sent, to)
+        for term in value.terms:
+            sent = self.number(slots[term], term.column)
+            yield Transfer(2 * value.made, term.rank, value.rank, value.base is not None, sent, to)
+
+    def written(self, transfers: list[Transfer], copies: int) -> list[Program]:
+        numbers = {time: number for number, time in enumerate(sorted({each.time for each in transfers}))}
+        sends = defaultdict[tuple[int, int], list[Send]](list)
+        receives = defaultdict[tuple[int, int], list[Receive]](list)
+        for first, count in self.merged(sorted(transfers)):
+            step, sent, received = numbers[first.time], first.sent, first.received
+            sends[first.source, step].append(Send(first.target, range(sent, sent + count)))
+            receive = Receive(first.source, range(received, received + count), first.combine)
+            receives[first.target, step].append(receive)
+        return [
+            Program(
+                self.collective,
+                rank,
+                self.size,
+                tuple(Step(tuple(sends[rank, step]), tuple(receives[rank, step])) for step in numbers.values()),
+                self.parts,
+                copies,
+            )
+            for rank in range(self.size)
+        ]
+
+    def merged(self, transfers: list[Transfer]) -> Iterator[tuple[Transfer, int]]:
+        """Yield runs of neighbouring chunks that travel together, and their lengths."""
+        chunks, sums = self.size * self.parts, Counter((each.time, each.target, each.received) for each in transfers)
+        at = 0
+        while at < len(transfers):
+            first, count = transfers[at], 1
+            while at + count < len(transfers):
+                sent, received = first.sent + count, first.received + count
+                due = first._replace(sent=sent, received=received)
+                alone = max(sums[first[0], first.target, each] for each in (received - 1, received)) == 1
+                if transfers[at + count] != due or not alone or not sent % chunks or not received % chunks:
+                    break
+                count += 1
+            yield first, count
+            at += count
+
+
+def apart(one: Place, other: Place) -> bool:
+    """Whether two places can share a slot: the later one is written when the earlier one is read for the last time."""
+    first, second = (one, other) if one.start <= other.start else (other, one)
+    return first.start < second.start and first.end <= second.start
