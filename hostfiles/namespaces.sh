@@ -77,7 +77,7 @@ slow() {  # RATE of a link, two hosts, RATE between them
     for pair in "$one $other" "$other $one"; do
         from=dear${pair% *} to=$net.${pair#* }
         tc -n "$from" qdisc replace dev eth0 root handle 1: htb default 10
-        tc -n "$from" class add dev eth0 parent 1: classid 1:1 htb rate "$line" burst "$burst" cburst "$burst"
+        tc -n "$from" class add dev eth0 parent 1: classid 1:1 htb rate "$line" burst "$burst" cburst "$burst" quantum 6056
         # Each may lend from the link what the other leaves; 1mbit is what it has without.
         tc -n "$from" class add dev eth0 parent 1:1 classid 1:10 htb rate 1mbit ceil "$line" cburst "$burst"
         tc -n "$from" class add dev eth0 parent 1:1 classid 1:20 htb rate 1mbit ceil "$between" cburst "$burst"

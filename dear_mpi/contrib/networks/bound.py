@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
-from dear_mpi.contrib.networks.graph import Graph, Port
+from dear_mpi.contrib.networks.graph import Graph, Port, distances
 
 MOST_SETS = 10  # ranks whose sets are all tried
 MOST_ROOTS = 64  # ranks outside that are tried
@@ -150,6 +150,22 @@ def cut_bound(graph: Graph) -> Cut:
         ways = ((ranks, leaving(graph, ranks)) for ranks in subsets(graph.size))
         return max((Cut(ranks, out) for ranks, out in ways), key=lambda cut: cut.time)
     return by_flows(graph)
+
+
+def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
+    """Return steps that an all-gather of ``parts`` chunks per rank needs: by cuts, and by the longest way.
+
+    A chunk that leaves a cut in the last step must reach all ranks outside in it.
+    """
+    if graph.size == 1:
+        return 0
+    found = max(max(distances(graph, rank)) for rank in range(graph.size)) if graph.size <= MOST_ROOTS else 1
+    sets = [port.ranks for port in graph.ports if len(port.ranks) > 1]
+    sets += [tuple(sorted({*range(graph.size)} - {*ranks})) for ranks in sets]
+    for cut in [worst, *(Cut(ranks, leaving(graph, ranks)) for ranks in sets)]:
+        last = int(cut.out // (graph.size - len(cut.ranks))) if len(cut.ranks) < graph.size else 0
+        found = max(found, 1 + math.ceil((len(cut.ranks) * parts - last) / cut.out))
+    return found
 
 
 def subsets(size: int) -> Iterator[tuple[int, ...]]:

@@ -87,7 +87,15 @@ class Graph:
             (one, other): (tuple(crossed(one, other)), tuple(crossed(other, one))[::-1]) for one, other in self.links
         }
 
-    @property
+    @cached_property
+    def peers(self) -> list[list[int]]:
+        """Return the ranks to which each rank has a link, ascending."""
+        found: list[list[int]] = [[] for _ in range(self.size)]
+        for source, dest in sorted(self.links):
+            found[source].append(dest)
+        return found
+
+    @cached_property
     def reverse(self) -> "Graph":
         """Return the network with all directions exchanged, on which reductions are mirror images."""
         ports = tuple(Port(port.ranks, port.into, port.out) for port in self.ports)
@@ -116,22 +124,13 @@ class Graph:
 
 def distances(graph: Graph, first: int) -> list[int]:
     """Return the least links from a rank to each rank; -1 if there is no way."""
-    nexts = neighbours(graph)
     found, waiting = [-1] * graph.size, [first]
     found[first] = 0
     for rank in waiting:
-        for peer in nexts[rank]:
+        for peer in graph.peers[rank]:
             if found[peer] < 0:
                 found[peer] = found[rank] + 1
                 waiting.append(peer)
-    return found
-
-
-def neighbours(graph: Graph) -> list[list[int]]:
-    """Return each rank's peers by links, in ascending order."""
-    found: list[list[int]] = [[] for _ in range(graph.size)]
-    for source, dest in sorted(graph.links):
-        found[source].append(dest)
     return found
 
 

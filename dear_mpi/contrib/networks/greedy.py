@@ -19,10 +19,9 @@ import heapq
 import math
 import random
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
-from dear_mpi.contrib.networks.graph import Graph, distances
+from dear_mpi.contrib.networks.graph import Graph
 
 SEEDS = 20
 MOST_MOVES = 300_000  # of all seeds: a second or two
@@ -65,12 +64,6 @@ def search(graph: Graph, parts: int, least: int, seeds: int = SEEDS, *, whole: b
             break
     assert best is not None, "a search without a limit ends"
     return best
-
-
-def least_steps(graph: Graph, parts: int, time: Fraction) -> int:
-    """Return the steps that the cut bound needs, or the longest way."""
-    longest = max(max(distances(graph, rank)) for rank in range(graph.size)) if graph.size <= 64 else 1
-    return max(math.ceil(parts * time), longest)
 
 
 class Search:

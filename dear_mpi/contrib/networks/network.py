@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from dear_mpi.collectives.program.cost import Network, Side, Way
-from dear_mpi.contrib.networks.graph import Graph, distances, neighbours, read_graph
+from dear_mpi.contrib.networks.graph import Graph, distances, read_graph
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,11 @@ class GraphNetwork(Network):
     def nexts(self) -> dict[tuple[int, int], int]:
         """Return the next rank on the way from one rank to another."""
         found = dict[tuple[int, int], int]()
-        peers = neighbours(self.graph)
         for dest in range(self.graph.size):
             left = distances(self.graph.reverse, dest)  # links from each rank to ``dest``
             for rank in range(self.graph.size):
                 if rank != dest:
-                    found[rank, dest] = next(peer for peer in peers[rank] if left[peer] == left[rank] - 1)
+                    found[rank, dest] = next(peer for peer in self.graph.peers[rank] if left[peer] == left[rank] - 1)
         return found
 
     def hops(self, source: int, dest: int) -> list[int]:

@@ -17,9 +17,9 @@ from dear_mpi.collectives.algorithms.registry import family
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.contrib.networks import exact
-from dear_mpi.contrib.networks.bound import Cut, cut_bound, in_units
+from dear_mpi.contrib.networks.bound import Cut, cut_bound, in_units, least_steps
 from dear_mpi.contrib.networks.graph import Graph, read_graph
-from dear_mpi.contrib.networks.greedy import Schedule, least_steps, search
+from dear_mpi.contrib.networks.greedy import Schedule, search
 from dear_mpi.reporting.units import format_numbers, plural
 
 PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)  # chunks per rank that are tried
@@ -73,7 +73,7 @@ def find(graph: Graph, parts: int | None = None) -> Found:
     cut, best = cut_bound(whole), None
     most = MOST_PARTS * mode(whole.links.values() or [1])
     for count in [each for each in PARTS if each <= most] if parts is None else [parts]:
-        least = least_steps(whole, count, cut.time)
+        least = least_steps(whole, count, cut)
         if best is not None:
             if graph.size**2 * count > MOST_MOVES or best.steps <= best.parts * cut.time * (1 + NEAR):
                 break
@@ -83,7 +83,7 @@ def find(graph: Graph, parts: int | None = None) -> Found:
         if best is None or found.steps / count <= (1 - NEAR) * best.steps / best.parts:
             best = found
     assert best is not None, "one number of parts is always tried"
-    needed = least_steps(whole, best.parts, cut.time)
+    needed = least_steps(whole, best.parts, cut)
     if graph.size <= exact.MOST_RANKS:
         best, needed = exact.improved(whole, best, needed)
     return Found(whole, unit, cut, best, needed)
@@ -129,7 +129,7 @@ def written(found: Found, name: str) -> Algorithm:
 
     def all_gather(rank: int, size: int) -> Program:
         if size != len(ranks):
-            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}")
+            raise ValueError(f"{name} has {len(ranks)} ranks, not {size}: take as many")
         return ranks[rank]
 
     all_gather.__doc__ = str(found)

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dear_mpi.contrib.networks.bound import cut_bound
+from dear_mpi.contrib.networks.bound import cut_bound, least_steps
 from dear_mpi.contrib.networks.exact import improved
-from dear_mpi.contrib.networks.greedy import Schedule, least_steps, search
+from dear_mpi.contrib.networks.greedy import Schedule, search
 from tests.contrib.networks.graphs import check_schedule, fewest_steps, random_graph
 
 pytest.importorskip("ortools.sat.python.cp_model", reason="needs OR-tools: pip install dear-mpi[synth]")
@@ -15,7 +15,7 @@ SMALL, LARGE = (200, 100) if EVERY else (12, 6)
 
 
 def best(graph, parts, **how):
-    least = least_steps(graph, parts, cut_bound(graph).time)
+    least = least_steps(graph, parts, cut_bound(graph))
     return improved(graph, search(graph, parts, least), least, **how)
 
 

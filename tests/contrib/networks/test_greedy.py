@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from dear_mpi.contrib.networks.bound import cut_bound, in_units
+from dear_mpi.contrib.networks.bound import cut_bound, in_units, least_steps
 from dear_mpi.contrib.networks.graph import Graph, grid, read_graph
-from dear_mpi.contrib.networks.greedy import least_steps, search
+from dear_mpi.contrib.networks.greedy import search
 from tests.contrib.networks.graphs import check_schedule, hosts_graph, random_graph
 
 GIB = 1 << 30
@@ -20,7 +20,7 @@ def unequal(width, height, across, down):
 
 def found(graph, parts, **how):
     cut = cut_bound(graph)
-    return search(graph, parts, least_steps(graph, parts, cut.time), **how)
+    return search(graph, parts, least_steps(graph, parts, cut), **how)
 
 
 # Of astra-sim/tacos 1.3.0, tests/ (MIT): MiB of the whole buffer, chunks per rank, GiB/s and us of a link, us.

@@ -45,6 +45,10 @@ NETWORKS = {
     "damaged torus": damaged("torus:4x6"),
     "damaged mesh": damaged("mesh:4x4"),
     "irregular": in_bytes(random_graph(16, 1, caps=(1, 2), extra=16, symmetric=True)),
+    "star": read_graph("star:16,1GB/s,2us"),
+    "fat tree": read_graph("fattree:4x8,2,1GB/s,2us"),
+    "damaged star": damaged("star:17"),
+    "hosts": hosts_graph(4, 4, inside=8e9, uplink=1e9),
     "one way": in_bytes(random_graph(20, 2, caps=(1, 2), extra=20)),
 }
 
