@@ -9,9 +9,9 @@ reads it when a communicator is made, so each candidate has one. MPICH reads it 
 the call, also for ``mpich:default``. All take turns in one job.
 
 A rule differs from the default only if the default takes clearly longer: the lower end of the ratio's 95 % interval,
-widened for the number of algorithms (Bonferroni), is above 1. Rules are for this number of ranks, on one host. Between
-two sizes they change at the geometric mean. Calls are out of place, unless ``--placement`` differs. Algorithms of MPICH
-with further parameters are left out.
+widened for the number of algorithms (Bonferroni), is above 1, and neither row is marked as noisy. Rules are for this
+number of ranks, on one host. Between two sizes they change at the geometric mean. Calls are out of place, unless
+``--placement`` differs. Algorithms of MPICH with further parameters are left out.
 
 Sources: coll_tuned_dynamic_file.c of Open MPI 5; csel.c and csel_container.c of MPICH 5.
 """
@@ -166,7 +166,7 @@ def rules_of(report: Report) -> dict[str, list[Rule]]:
 
 
 def best(begin: int, rows: Sequence[Row]) -> Rule:
-    named = {row.algorithm.partition(":")[2]: row for row in rows if not row.wrong}
+    named = {row.algorithm.partition(":")[2]: row for row in rows if not (row.wrong or row.median_us.is_noisy)}
     cut, found = in_batches([job_us(row) for row in named.values()]), Rule(begin)
     if not cut or DEFAULT not in named:
         return found

@@ -51,6 +51,13 @@ def test_an_algorithm_with_wrong_results_is_no_rule():
     assert {rule.name for rule in rules_of(replace(made, rows=rows))["all_reduce"]} == {"default"}
 
 
+@pytest.mark.parametrize("name", ["ompi:default", "ompi:ring"])
+def test_a_noisy_row_is_no_rule(name):
+    made = report()
+    rows = [replace(each, ci_high_us=9 * each.p50_us) if each.algorithm == name else each for each in made.rows]
+    assert {rule.name for rule in rules_of(replace(made, rows=rows))["all_reduce"]} == {"default"}
+
+
 def test_the_file_of_open_mpi_has_the_default_for_other_sizes():
     text = ompi_text(report(), lambda collective, name: {"default": 0, "ring": 4}[name])
     numbers = [line.partition("#")[0].split() for line in text.splitlines()]
