@@ -5,7 +5,7 @@
 
 Each rank has one full-duplex port. A message goes to the transport below when its last byte would arrive, so the real
 transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
-rate. With a second link, ranks take turns at emulated hosts' ports.
+rate. With a second link, ranks take turns at emulated hosts' ports. Links of an extra may differ by pair.
 
 Sleeping takes no processor time from computation. Messages leave only while their rank is in ``Wait`` or ``Test``, as
 an engine's thread always is.
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Link:
     latency_s: float = 0.0
     between: Link | None = None  # a host's ranks share a port to all others
     blocks: Blocks | None = None
+    modelled: ClassVar[bool] = True  # by prices of one network
 
     def __str__(self) -> str:
         said = f"{format_rate(self.bandwidth)}, {self.latency_s * 1e6:.4g} us"
@@ -64,6 +66,10 @@ class Link:
                 raise ValueError(f"link: {self.blocks} puts {where}, whose ranks cannot share an emulated port")
         return hosts
 
+    def ports(self, transport: Transport) -> dict[int, Port]:
+        """Collective: return this rank's ports to single peers."""
+        return {}
+
 
 class Port:
     """A full-duplex port; each side is free at ``free_s``; a ``lock`` guards shared ones.
@@ -76,12 +82,15 @@ class Port:
         self.free_s = np.zeros(2) if free_s is None else free_s
         self.waiting, self.over_s = deque[tuple[float, EmulatedSend]](), 0.0
 
+    def rate(self, side: int) -> float:
+        return self.link.bandwidth
+
     def arrive(self, nbytes: int) -> float:
-        return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
+        return self.book(IN, time.perf_counter() - nbytes / self.rate(IN) - BURST_S, nbytes)
 
     def book(self, side: int, begin_s: float, nbytes: int) -> float:
         with self.lock:
-            end_s = max(begin_s, float(self.free_s[side])) + nbytes / self.link.bandwidth
+            end_s = max(begin_s, float(self.free_s[side])) + nbytes / self.rate(side)
             self.free_s[side] = end_s
         return end_s
 
@@ -125,7 +134,8 @@ class EmulatedTransport(Wrapper[Transport]):
             self.hosts = hosts or link.hosts(below.hosts)
             self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
             self.far = port_of_host(link.between, below, self.hosts)
-        self.outbox = Outbox([self.near, self.far])
+        self.pairs = link.ports(below)
+        self.outbox = Outbox([self.near, self.far, *self.pairs.values()])
 
     @property
     def name(self) -> str:
@@ -138,7 +148,7 @@ class EmulatedTransport(Wrapper[Transport]):
         """Return None, like ``reach``."""
 
     def port(self, peer: int) -> Port:
-        return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
+        return self.pairs.get(peer) or (self.near if self.hosts[peer] == self.hosts[self.rank] else self.far)
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedSend(self.outbox, self.port(peer), self.below.send_init(data, peer, tag), data.nbytes)

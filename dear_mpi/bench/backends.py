@@ -58,7 +58,7 @@ LIBRARY, BEST = "native", "-best"  # this job's MPI; a suffix: its fastest call
 
 @dataclass(frozen=True)
 class Candidate:
-    open: Callable[[Setup], Prepared]  # ArgumentError or CannotRun leaves a case out
+    open: Callable[..., Prepared]  # of a Setup; ArgumentError or CannotRun leaves a case out
     maker: str = "ours"  # or others, or LIBRARY
     is_plan: bool = False  # in the memory of a user's program
     segments: bool = True  # whether their size matters
@@ -87,6 +87,10 @@ LIBRARY_CALLS = {
 
 
 def candidate(name: str) -> Candidate:
+    """Find a candidate; a text after the colon of an extra's name goes to its ``open``."""
+    extra, colon, text = name.partition(":")
+    if colon and extra in CANDIDATES:
+        return replace(CANDIDATES[extra], open=partial(CANDIDATES[extra].open, text=text))
     has_rules = name.partition(":")[0] == "auto"  # rules contain segments
     plan = Candidate(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
     return LIBRARY_CALLS.get(name) or CANDIDATES.get(name, plan)

@@ -223,6 +223,7 @@ class Format(NamedTuple):
     lines: Callable[[Report], Iterator[str] | Iterator[Text]]
     names_missing: bool = False
     suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # or refuses it
+    tuned: Callable[[Report], str] | None = None  # the content of --tune FILE, instead of rules of ``auto``
 
 
 FORMATS = WithExtras({"table": Format(table_lines, names_missing=True)}, "formats")

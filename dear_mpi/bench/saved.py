@@ -186,6 +186,11 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
     return said_by_rank_0(world.transport, "tune", read)
 
 
+def write_text(path: Path, text: str) -> None:
+    with replacing("--tune", path) as file:
+        file.write_text(text, encoding="utf-8")
+
+
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
     """Replace these collectives' rules on this number of ranks."""
     new = tuned(rows)

@@ -10,7 +10,7 @@ import typer
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
 from dear_mpi.bench.run import Look, agreed
 from dear_mpi.bench.run import bench as run_bench
-from dear_mpi.bench.saved import Run, now, provenance, rules_before, write_tuned
+from dear_mpi.bench.saved import Run, now, provenance, rules_before, write_text, write_tuned
 from dear_mpi.bench.suite import Suite
 from dear_mpi.cli.commands import as_typed, typed_acts
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, check_files, chosen, files_of, flag, flags_of, written_by
@@ -20,7 +20,10 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, commented, console
 
-TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
+TUNE = (
+    "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE; or the MPI library's own, for "
+    "this library, with a --format that measures them."
+)
 FORMAT = f"How rows are printed: {', '.join(FORMATS)}."
 RAW = "Also write every sample of every rank into the file of --json."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
@@ -53,14 +56,15 @@ def bench_and_show(
 ) -> Output:
     began = now()
     suite = agreed(suite, world)  # first: later code looks up names
-    before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
+    form = flags.get("format", DEFAULT)
+    tuned = FORMATS[form].tuned
+    before = rules_before(flags["tune"], suite, world) if "tune" in flags and tuned is None else ()
     with bar(world, len(suite.cases(world.size)), "warming up") as progress:
         report = run_bench(suite, world, progress)
     taken = [look(world, suite, report) for look in looks]
     head = provenance(world, began)
 
     def say() -> None:
-        form = flags.get("format", DEFAULT)
         show_bench(world, report, form)
         # Programs read the other formats: only rows go to standard output.
         screen = console(world, stderr=form != DEFAULT)
@@ -72,7 +76,9 @@ def bench_and_show(
     more = dict[str, Any]()
     run = Run("this run", report.rows, head)
     files: dict[str, Callable[[], object]] = {flag: partial(write, run) for flag, write in writers.items()}
-    if "tune" in flags:
+    if "tune" in flags and tuned is not None:
+        files["--tune"] = lambda: write_text(flags["tune"], tuned(report))
+    elif "tune" in flags:
         files["--tune"] = partial(write_tuned, flags["tune"], before, report.rows, world.transport.name)
     for look in taken:
         more |= look.data

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.hosts import Blocks
+from dear_mpi.collectives.program.user_file import WithExtras
+from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
     from dear_mpi.collectives.transports.emulated import Link
@@ -251,11 +253,14 @@ Levels = list[tuple["Link", dict[str, str]]]  # with named values, such as ``o=1
 
 
 def parse_links(text: str) -> Link:
-    """Parse ``--link``.
+    """Parse ``--link``; an extra reads a rate for each pair from its file.
 
     >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
+    if text.endswith(".json"):
+        read: Callable[[str], Link] = lookup("link file", "json", WithExtras({}, "links"))
+        return read(text)
     (inside, *others), blocks = parse_levels("link", text)
     return replace(inside[0], between=others[0][0], blocks=blocks) if others else inside[0]
 

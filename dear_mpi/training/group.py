@@ -63,7 +63,7 @@ class WorkerGroup:
         self.dtype = flat_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)
         self.check_tree()
-        self.check_algorithm()
+        self.check_algorithm(options.algorithm)
         self.wire = DTYPES[options.flat_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer, options.weights)
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
@@ -93,9 +93,9 @@ class WorkerGroup:
         """Return the passes of an iteration on the rank that has most."""
         return self.options.accumulate * max(map(len, self.shares))
 
-    def check_algorithm(self) -> None:
+    def check_algorithm(self, algorithm: str) -> None:
         """Check that the algorithm has the route's collectives and supports this transport. Raises ValueError."""
-        algorithm, route = self.options.algorithm, self.route
+        route = self.route
         for name, schedule in self.schedules.items():
             stages = [stage for each in schedule.collectives for stage in route.collectives(each)]
             wanted = dict.fromkeys(stage.name for stage in stages if stage.algorithm(algorithm) == algorithm)
@@ -190,6 +190,15 @@ class WorkerGroup:
         self.fabric.cut(buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.begun(name)
+
+    def switch(self, algorithm: str) -> None:
+        """Continue with another algorithm after a flush: all plans are made anew. Collective."""
+        self.options, fabric = replace(self.options, algorithm=algorithm), self.fabric
+        vars(self).pop("prices", None)
+        fabric.free_plans(lambda key: True)
+        fabric.options |= {"algorithm": algorithm, "slab": fabric.options["slab"].another()}
+        for trainer in self.trainers.values():
+            fabric.prepare((*trainer.schedule.collectives, *trainer.schedule.extras))
 
     def share_out(self, weights: Weights | None) -> None:
         """Continue with other rank speeds after a flush."""

@@ -189,6 +189,23 @@ class Session:
         self.attendance.meet("cut")
         self.decisions.cut(fusion)
 
+    def switch(self, algorithm: str) -> None:
+        """Continue with another algorithm that sends messages. Raises ArgumentError if it is not allowed."""
+        self.check_open()
+        if self.options.elastic or runner_of(algorithm) != runner_of(self.options.algorithm):
+            raise ArgumentError(f"switch needs an inelastic session, and algorithms that run alike, not {algorithm!r}")
+        self.attendance.meet("switch")
+        self.flush()
+
+        def check() -> dict[str, Any]:
+            self.group.check_algorithm(algorithm)
+            return {"algorithm": algorithm}
+
+        agree(self.world.transport, self.name, check)
+        self.group.switch(algorithm)
+        self.options = self.group.options
+        self.decisions.prepare_turns()
+
     @property
     def parameters(self) -> list[Parameter]:
         """Return the parameters of all layers. Not collective."""

@@ -50,7 +50,7 @@ def facts(tmp_path_factory):
 def test_flags(command, facts):
     if DELETED and command not in all_commands():
         pytest.skip("an extra, which was deleted")
-    added = {"blame": ["--blame"], "pages": ["--html"], "pictures": ["--picture", "--plot"]}
+    added = {"blame": ["--blame"], "networks": ["--watch"], "pages": ["--html"], "pictures": ["--picture", "--plot"]}
     if command == "bench":
         added["analysis"] = ["--why", "--guidelines", "--arrival", "--steps", "--timeline", "--overlap", "--tests"]
     gone = {flag for extra in DELETED for flag in added.get(extra, ())}

@@ -145,6 +145,7 @@ class GraphFile(Struct, forbid_unknown_fields=True):
     links: list[tuple[int, int, float]]
     ports: list[PortRow] = []
     alpha_s: float = 0.0
+    changes: list[object] = []  # while a link is emulated, see emulate.py
 
 
 def read_graph(path: str | Path) -> Graph:

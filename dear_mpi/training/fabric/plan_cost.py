@@ -34,7 +34,7 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
         for stage in fabric.route.collectives(collective):
             if share := share_of(fabric, stage):
                 plans = [fabric.plan(stage, bucket) for bucket in fabric.buckets]
-                all_s = measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans)
+                all_s = modelled_s(link, hosts, plans) if link and link.modelled else measured_s(fabric, plans)
                 found[collective] += share * all_s
     return found
 
@@ -100,8 +100,9 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
     """Return a plan's seconds, modelled on an emulated link unless ``timed``. Collective; may zero its buffer."""
-    if fabric.world.link is not None and not timed:
-        return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
+    link = fabric.world.link
+    if link is not None and link.modelled and not timed:
+        return modelled_s(link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
     plan.call.x.view("u1")[...] = 0
     return found_s

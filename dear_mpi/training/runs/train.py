@@ -49,6 +49,7 @@ class Observer(Protocol):
     """Observe a job that trains, and add to its report."""
 
     kept: int  # iterations that its recording needs
+    # It may also have ``look(number)``: called on all ranks after each iteration, from 1.
 
     def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
         """Return a part of the report, after the last iteration. Collective.
@@ -106,6 +107,7 @@ def train(
             return outlive(course, elastic)
         clock = recorder.clock if recorder else None
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
+        course.looks = [each.look for each in observing.values() if hasattr(each, "look")]
         course.run()
         kept = max((each.kept for each in observing.values()), default=KEPT)
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
@@ -130,6 +132,7 @@ class Course:
     profiled: bool = False
     times: list[Times] = field(default_factory=list)
     profiler: Profiler | None = None
+    looks: Sequence[Callable[[int], object]] = ()  # of observers
 
     def __post_init__(self) -> None:
         self.done, self.fill = len(self.losses), FILL
@@ -149,6 +152,8 @@ class Course:
             if self.profiler is not None:
                 self.profiler.note()
             self.progress(number, loss)
+            for look in self.looks:
+                look(number)
             self.save()
         job.flush()  # before collectives on the same memory are timed
 

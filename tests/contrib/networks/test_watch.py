@@ -1,0 +1,187 @@
+"""Links that change while a job trains."""
+
+import json
+from itertools import permutations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.plans.notes import Noted, Part
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.contrib.networks.emulate import read_link
+from dear_mpi.contrib.networks.graph import Graph, read_graph
+from dear_mpi.contrib.networks.watch import FEWEST, Links, Watcher, seconds_of, seen_by
+from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training import Session
+from tests.training_checks import batch
+
+RATE = 5e5  # bytes/s: a message takes milliseconds
+RING = {(0, 1): 1000.0, (1, 2): 1000.0, (2, 0): 500.0}
+
+
+def test_a_message_begins_at_the_last_of_three_events():
+    """Its start, its receive's start, and the end of the message before it."""
+    send, receive = Part("starting", 0, 0, 1, False, 0, 100), Part("starting", 0, 0, 0, True, 0, 100)
+    wait = receive._replace(kind="ending")
+    runs = {0: [], 1: []}
+    for number in range(FEWEST):
+        at_s = 10.0 * number
+        runs[0].append(Noted(number, {}, [send], [at_s + 1.0, at_s + 1.1]))
+        runs[1].append(Noted(number, {}, [receive, wait], [at_s + 0.0, at_s + 0.1, at_s + 4.0]))
+    seen = [seen_by(rank, noted) for rank, noted in runs.items()]
+    assert seconds_of(seen) == {(0, 1, 100): [3.0] * FEWEST}
+    late = [seen[0], seen_by(1, runs[1], offset_s=-0.5)]  # a clock that is behind
+    assert seconds_of(late) == {(0, 1, 100): [3.5] * FEWEST}
+
+
+def test_messages_that_nobody_waited_for_show_nothing():
+    send, receive = Part("starting", 0, 0, 1, False, 0, 100), Part("starting", 0, 0, 0, True, 0, 100)
+    wait = receive._replace(kind="ending")
+    runs = range(FEWEST)
+    seen = [
+        seen_by(0, [Noted(number, {}, [send], [1.0, 1.1]) for number in runs]),
+        seen_by(1, [Noted(number, {}, [receive, wait], [0.0, 3.99999, 4.0]) for number in runs]),
+    ]
+    assert seconds_of(seen) == {}
+
+
+def times(machine=1.0, nbytes=100, **slower):
+    """Seconds of messages on each link of the ring, and of small ones that show the overhead."""
+    return {(0, 1, 1): FEWEST * [0.002]} | {
+        (*pair, nbytes): FEWEST * [machine * nbytes / rate * slower.get(f"link{pair[0]}{pair[1]}", 1.0)]
+        for pair, rate in RING.items()
+    }
+
+
+def test_a_link_has_changed_if_two_checks_agree():
+    links = Links(Graph(3, RING))
+    assert links.changed(times(1.2)) == {}
+    assert links.changed(times(1.2, link01=2.0)) == {}
+    assert links.changed(times(1.2)) == {}  # it was noise
+    assert links.changed(times(1.2, link01=2.0)) == {}
+    changed = links.changed(times(1.2, link01=2.0))
+    assert changed == {(0, 1): pytest.approx(2.0)}
+    links.take(changed)
+    assert links.graph.links == {**RING, (0, 1): pytest.approx(500.0)}
+    for _ in range(3):
+        assert links.changed(times(1.2, link01=2.0)) == {}  # usual from now on
+    assert links.changed(times(1.2)) == {}
+    assert links.changed(times(1.2)) == {(0, 1): pytest.approx(0.5)}  # and back
+
+
+def test_rare_messages_are_counted_over_several_checks():
+    links, one = Links(Graph(3, RING)), {sort: all_s[:1] for sort, all_s in times(link01=2.0).items()}
+    found = [links.changed(one) for _ in range(FEWEST + 1)]
+    assert found == [{}] * FEWEST + [{(0, 1): pytest.approx(2.0)}]
+
+
+def test_a_slow_machine_changes_no_link():
+    links = Links(Graph(3, RING))
+    for machine in (1.0, 3.0, 3.0, 0.5, 0.5):
+        assert links.changed(times(machine)) == {}
+
+
+def test_a_link_that_messages_first_take_later_is_compared_with_the_graph():
+    """As fast as predicted is usual, in units of the machine; half of it is not."""
+    links, seen_s = Links(Graph(3, RING)), times(1.3)
+    first = {sort: seconds for sort, seconds in seen_s.items() if sort[0] != 2}
+    for _ in range(2):
+        assert links.changed(first) == {}
+    for _ in range(2):
+        assert links.changed(times(1.3, nbytes=400)) == {}
+    links.changed(times(1.3, nbytes=800, link20=2.0))
+    assert links.changed(times(1.3, nbytes=800, link20=2.0)) == {(2, 0): pytest.approx(2.0)}
+
+
+def write_links(path, changes=(), ranks=4):
+    links = [[*pair, RATE] for pair in permutations(range(ranks), 2)]
+    path.write_text(json.dumps({"ranks": ranks, "links": links, "changes": [*changes]}), "utf-8")
+    return str(path)
+
+
+def layers():
+    rng = np.random.default_rng(0)
+    shapes = ((6, 64), (64, 64), (64, 4))
+    return [Dense(f"dense{number}", rng.standard_normal(shape) / 8) for number, shape in enumerate(shapes)]
+
+
+def trained(path, iterations, watched=Watcher, algorithm=None, ranks=4):
+    """Each rank's last iteration, changes, algorithms of plans, and parameters; ends soon after a change."""
+    found = {}
+
+    def body(world):
+        options = {"algorithm": algorithm or f"synth:{path}", "schedule": "dear", "fusion": "none"}
+        with Session(layers(), SoftmaxCrossEntropy(), world, **options) as session:
+            watcher = watched(session, iterations, 2)
+            for number in range(1, iterations + 1):
+                session.step(*batch(number, world.rank))
+                watcher.look(number)
+                if watcher.changes and number > watcher.changes[0]["iteration"] + 2:
+                    break
+            session.flush()
+            plans = {plan.algorithm for plan in session.group.fabric.plans.values()}
+            found[world.rank] = number, watcher.found("run"), plans, session.parameters_sha256()
+
+    run_world(body, threads=ranks, link=read_link(path))
+    return found
+
+
+def test_all_ranks_switch_to_a_new_algorithm_if_a_link_slows_down(tmp_path, capsys):
+    path = write_links(tmp_path / "links.json", [{"after_s": 1.0, "link": [2, 1], "rate": RATE / 2}])
+    found = trained(path, 100)
+    number, changes, plans, _ = found[0]
+    assert all(each == found[0] for each in found.values())
+    (change,) = changes
+    (link,) = change["links"]
+    assert tuple(link["link"]) == (2, 1)
+    assert link["from"] == RATE
+    assert link["to"] == pytest.approx(RATE / 2, rel=0.35)
+    assert plans == {change["algorithm"]} == {f"synth:{tmp_path}/links-{change['iteration'] - 1}.json"}
+    assert read_graph(plans.pop().removeprefix("synth:")).links[2, 1] == link["to"]
+    assert number > change["iteration"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "from rank 2 to rank 1 from 4 Mbit/s to" in said
+    assert f"from iteration {change['iteration']} on synth:" in said
+
+
+def test_without_a_change_nothing_is_switched(tmp_path):
+    found = trained(write_links(tmp_path / "links.json"), 40)
+    assert {(number, len(changes), *plans) for number, changes, plans, _ in found.values()} == {
+        (40, 0, f"synth:{tmp_path}/links.json")
+    }
+
+
+class Failing(Watcher):
+    """Sees a change in each check, and cannot write the graph."""
+
+    def look(self, number):
+        self.links.changed = lambda seen: {(0, 1): 2.0}
+        super().look(number)
+
+    def remade(self, number):
+        raise ArgumentError("no room")
+
+
+def test_the_algorithm_stays_if_no_other_one_can_be_made(tmp_path, capsys):
+    path = write_links(tmp_path / "links.json")
+    for number, changes, plans, _ in trained(path, 5, Failing).values():
+        assert (number, changes, plans) == (5, [], {f"synth:{path}"})
+    assert "and the algorithm stays: no room" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "said"),
+    [("ring", 4, "--watch needs an algorithm made from a graph"), ("synth:{}", 3, "has 4 ranks, and the job 3")],
+)
+def test_what_cannot_be_watched_is_refused(tmp_path, algorithm, ranks, said):
+    path, link = write_links(tmp_path / "links.json"), write_links(tmp_path / "link.json", ranks=ranks)
+
+    class Other(Watcher):
+        def __post_init__(self):
+            self.session.options = SimpleNamespace(algorithm=algorithm.format(path), elastic=False)
+            super().__post_init__()
+
+    with pytest.raises(ArgumentError, match=said):
+        trained(link, 1, Other, "ring", ranks)
