@@ -206,7 +206,7 @@ def sums(programs: Sequence[Program], number: int) -> dict[Term, list[Term]]:
 def sums_alike(programs: Sequence[Program]) -> bool:
     """Return whether all chunks are summed in one order of ranks: sizes and cuts of a buffer then change no bit."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
-    orders: dict[tuple[int, ...], int] = {}  # numbers of sums, by those of their terms; below ``size``: of one rank
+    orders: dict[tuple[int, ...], int] = {}  # a sum's number, by its terms' numbers; below ``size``: a rank's own
     held = [dict.fromkeys(range(programs[0].places), rank) for rank in range(size)]
     for number in range(len(programs[0].steps)):
         before = [dict(row) for row in held]
