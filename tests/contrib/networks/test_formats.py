@@ -419,8 +419,17 @@ def test_the_command_converts(tmp_path):
 
 @pytest.mark.skipif(not TECCL, reason="TECCL_FILES names no folder of solved schedules")
 def test_published_schedules_are_proved():
+    """Some all-to-alls cut chunks into parts that no common size fits: these are refused."""
     files = sorted(Path(TECCL).rglob("*.json"))
-    assert files
-    for path in files if EVERY else files[:: len(files) // 8 or 1]:
-        found = read(str(path), "", 0)
-        verify(found)
+    files, proved = files if EVERY else files[:: len(files) // 8 or 1], 0
+    for path in files:
+        try:
+            found = read(str(path), "", 0)
+        except ValueError as error:
+            refusal = str(error)
+        else:
+            refusal = "multiples of a part"
+            verify(found)
+            proved += 1
+        assert "multiples of a part" in refusal
+    assert proved > 0.9 * len(files)
