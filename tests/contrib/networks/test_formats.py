@@ -13,12 +13,13 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.contrib.networks.convert import read
-from dear_mpi.contrib.networks.formats.exports import actions, write_chakra, write_goal
+from dear_mpi.contrib.networks.formats.exports import actions, write_chakra, write_goal, write_msccl
 from dear_mpi.contrib.networks.formats.msccl import read_msccl
 from dear_mpi.contrib.networks.formats.mscclpp import write_mscclpp
 from dear_mpi.contrib.networks.graph import Port, read_graph
 from dear_mpi.models.synthetic import load_modules, measured_seconds
 from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.contrib.networks.interpreter import run
 from tests.contrib.networks.test_msccl import FILES
 
 EVERY = bool(os.environ.get("EVERY"))
@@ -310,10 +311,13 @@ def test_plans_of_mscclpp_have_scratch(tmp_path):
     assert all(memory[rank, chunk] == {(r, chunk): 1 for r in range(3)} for rank in range(3) for chunk in range(3))
 
 
-def test_solved_flows_become_programs(given):
+def test_solved_flows_become_programs(given, tmp_path):
     gather, to_all = given("gather.json"), given("to_all.json")
     for found in (gather, to_all):
         verify(found)
+        write_msccl(tmp_path / "x.xml", found)
+        assert not run((tmp_path / "x.xml").read_text(), random.Random(6))
+        verify(read_msccl(tmp_path / "x.xml"))
     assert (gather[0].collective, len(gather), len(gather[0].steps)) == ("all_gather", 3, 2)
     assert (to_all[0].collective, to_all[0].parts) == ("all_to_all", 2)
 
