@@ -384,7 +384,9 @@ def garbled(text, rng):
                 numbers = list(re.finditer(rb"\d+", bytes(raw)))
                 if numbers:
                     found = rng.choice(numbers)
-                    raw[found.start() : found.end()] = str(rng.choice([0, -1, 7, 99, 4097, 10**9, 10**40])).encode()
+                    raw[found.start() : found.end()] = str(
+                        rng.choice([0, -1, 7, 99, 4097, 10**9, 10**40, "1e999", "nan", "null"])
+                    ).encode()
     return bytes(raw)
 
 
@@ -418,6 +420,8 @@ def test_the_command_converts(tmp_path):
     succeed("convert", tmp_path / "work.txt", tmp_path / "table.json")
     succeed("convert", ring, tmp_path / "ring.json")
     assert_one_line(invoke("convert", ring, tmp_path / "ring.txt"), "must end in .xml or .json or .goal or .et")
+    (tmp_path / "wrong.xml").write_text(FILES["ring"].replace('"rrcs"', '"rcs"', 1))
+    assert_one_line(invoke("convert", tmp_path / "wrong.xml", ring), "wrong.xml: rank 0, step 1: must receive chunk 1")
     assert_one_line(invoke("convert", tmp_path / "none.xml", ring), "none.xml cannot be read")
 
 
