@@ -90,7 +90,7 @@ def own_ring(rank, size):
 
 def of_text(text):
     def gather(rank, size):
-        """A ring named by its text."""
+        '''A ring named by its text.'''
         if size != int(text):
             raise ValueError(f"it is for {text} ranks")
         return ring.all_gather(rank, size)
