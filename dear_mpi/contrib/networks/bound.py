@@ -7,18 +7,19 @@ takes at least |S| / (units/s that leave S), for each S that is not all ranks:
     |     |         link.
     2 === 3 --- 4
 
-With enough chunks this time is reached (Edmonds 1973). A maximum flow, from all ranks, one unit each, to a rank
-outside, finds the worst cut: each flow that fails shows a worse one (Dinkelbach 1967).
+Without ports, this time is reached with enough chunks (Edmonds 1973). A maximum flow, from all ranks, one unit each, to
+a rank outside, finds the worst cut: each flow that fails shows a worse one (Dinkelbach 1967).
 
 A port is an edge through which its ranks' messages pass. For a port of several ranks, their links are pooled: the bound
-is still below every all-gather, but may be lower than need be. With few ranks all sets are tried, each exactly.
+is still below every all-gather, but may be lower than need be. With few ranks all sets are tried, each exactly. Ports
+can make another bound higher: each rank receives all other units, and what arrives at a set of ranks has left a port.
 
 Source: Zhao et al., ForestColl (2024), arXiv 2402.06787; Dinic (1970).
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -36,14 +37,19 @@ Edges = dict[tuple[int, int], Fraction]
 
 @dataclass(frozen=True)
 class Cut:
-    """``out``: what leaves these ranks, in units per second (or per step)."""
+    """``out``: what leaves these ranks (``need`` None), or arrives at all of them, in units per second or step."""
 
     ranks: tuple[int, ...]
     out: Fraction
+    need: int | None = None  # units that arrive
+
+    @property
+    def units(self) -> int:
+        return len(self.ranks) if self.need is None else self.need
 
     @property
     def time(self) -> Fraction:
-        return len(self.ranks) / self.out
+        return self.units / self.out
 
 
 class Flow:
@@ -101,24 +107,23 @@ class Flow:
         return path
 
 
-def edges_of(graph: Graph, inside: frozenset[int] | None = None) -> Edges:
+def edges_of(graph: Graph, ends: Callable[[int, int], tuple[int, int] | None] = lambda *pair: pair) -> Edges:
     """Return capacities between nodes: ranks, then both ends of each port, outwards and inwards.
 
-    ``inside``: take only links that leave these ranks, which are then node 0, while all others are node 1.
+    ``ends``: returns the nodes at the ends of a link; without it, they are the ranks. None: leave it out.
     """
     found, size = defaultdict[tuple[int, int], Fraction](Fraction), graph.size
     for (source, dest), (outs, ins) in graph.ways.items():
-        ends = (source, dest) if inside is None else (0, 1)
-        if inside is not None and (source not in inside or dest in inside):
+        if (both := ends(source, dest)) is None:
             continue
-        nodes = [ends[0]]
+        nodes = [both[0]]
         for way, numbers in ((0, outs), (2, ins)):
             for number in numbers:
                 first = size + 4 * number + way
                 nodes += (first, first + 1)
                 port = graph.ports[number]
                 found[first, first + 1] = Fraction(port.into if way else port.out)
-        for one, other in list(pairwise([*nodes, ends[1]]))[::2]:
+        for one, other in list(pairwise([*nodes, both[1]]))[::2]:
             found[one, other] += Fraction(graph.links[source, dest])
     return found
 
@@ -126,7 +131,7 @@ def edges_of(graph: Graph, inside: frozenset[int] | None = None) -> Edges:
 def leaving(graph: Graph, ranks: Iterable[int]) -> Fraction:
     """Return what can leave these ranks together, per second."""
     inside = frozenset(ranks)
-    edges = edges_of(graph, inside)
+    edges = edges_of(graph, lambda source, dest: (0, 1) if source in inside and dest not in inside else None)
     scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
     whole = [int(capacity * scale) for capacity in edges.values()]
     return Fraction(Flow(nodes_of(graph), edges).most(whole, 0, 1)[0], scale)
@@ -147,9 +152,9 @@ def cut_bound(graph: Graph) -> Cut:
         return Cut((0,), Fraction(1 << 62))
     pooled = any(len(port.ranks) > 1 for port in graph.ports)
     if pooled and graph.size <= MOST_SETS:
-        ways = ((ranks, leaving(graph, ranks)) for ranks in subsets(graph.size))
-        return max((Cut(ranks, out) for ranks, out in ways), key=lambda cut: cut.time)
-    return by_flows(graph)
+        cuts = (Cut(ranks, leaving(graph, ranks)) for ranks in subsets(graph.size))
+        return by_arrivals(graph, max(cuts, key=lambda cut: cut.time))
+    return by_arrivals(graph, by_flows(graph))
 
 
 def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
@@ -163,8 +168,8 @@ def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
     sets = [port.ranks for port in graph.ports if len(port.ranks) > 1]
     sets += [tuple(sorted({*range(graph.size)} - {*ranks})) for ranks in sets]
     for cut in [worst, *(Cut(ranks, leaving(graph, ranks)) for ranks in sets)]:
-        last = int(cut.out // (graph.size - len(cut.ranks))) if len(cut.ranks) < graph.size else 0
-        found = max(found, 1 + math.ceil((len(cut.ranks) * parts - last) / cut.out))
+        last = cut.out // (graph.size - len(cut.ranks)) if cut.need is None else cut.out
+        found = max(found, 1 + math.ceil((cut.units * parts - last) / cut.out))
     return found
 
 
@@ -175,23 +180,43 @@ def subsets(size: int) -> Iterator[tuple[int, ...]]:
 
 def by_flows(graph: Graph) -> Cut:
     edges, source = edges_of(graph), nodes_of(graph)
-    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
-    whole = [int(capacity * scale) for capacity in edges.values()]
     flow = Flow(source + 1, [*edges, *((source, rank) for rank in range(graph.size))])
     others = tuple(range(1, graph.size))
     worst = Cut(others, leaving(graph, others))
     for root in range(0, graph.size, -(-graph.size // MOST_ROOTS)):
-        while True:  # an edge carries its capacity times the time of the worst cut so far
-            time = worst.time
-            carried = [capacity * time.numerator for capacity in whole]
-            unit = time.denominator * scale
-            total, levels = flow.most([*carried, *[unit] * graph.size], source, root)
-            if total == unit * graph.size:
-                break
-            crossed = (levels[one] >= 0 > levels[other] for one, other in edges)
-            out = sum(capacity for capacity, across in zip(whole, crossed, strict=True) if across)
-            worst = Cut(tuple(rank for rank in range(graph.size) if levels[rank] >= 0), Fraction(out, scale))
+        while (narrow := too_narrow(flow, edges, worst.time, [1] * graph.size, (source, root))) is not None:
+            levels, out = narrow
+            worst = Cut(tuple(rank for rank in range(graph.size) if levels[rank] >= 0), out)
     return worst
+
+
+def by_arrivals(graph: Graph, worst: Cut) -> Cut:
+    """Return the ranks at which all units arrive later than the worst cut allows, or this cut."""
+    first, others = nodes_of(graph), graph.size - 1  # receivers are further nodes
+    edges, sink = edges_of(graph, lambda source, dest: (0, first + dest)), first + graph.size
+    flow = Flow(sink + 1, [*edges, *((first + rank, sink) for rank in range(graph.size))])
+    while (narrow := too_narrow(flow, edges, worst.time, [others] * graph.size, (0, sink))) is not None:
+        levels, out = narrow
+        ranks = tuple(rank for rank in range(graph.size) if levels[first + rank] < 0)
+        worst = Cut(ranks, out, others * len(ranks))
+    return worst
+
+
+def too_narrow(
+    flow: Flow, edges: Edges, time: Fraction, units: Sequence[int], ends: tuple[int, int]
+) -> tuple[list[int], Fraction] | None:
+    """Return nodes' levels and the capacity of a cut that is too narrow for the units in this time, or None.
+
+    ``units``: of the flow's edges after ``edges``.
+    """
+    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
+    whole = [int(capacity * scale) for capacity in edges.values()]
+    due = [each * time.denominator * scale for each in units]
+    total, levels = flow.most([*(capacity * time.numerator for capacity in whole), *due], *ends)
+    if total == sum(due):
+        return None
+    crossed = (levels[one] >= 0 > levels[other] for one, other in edges)
+    return levels, Fraction(sum(capacity for capacity, across in zip(whole, crossed, strict=True) if across), scale)
 
 
 def in_units(graph: Graph) -> tuple[Graph, float]:

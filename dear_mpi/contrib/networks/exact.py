@@ -15,8 +15,8 @@ from typing import Any
 from dear_mpi.contrib.networks.graph import Graph, distances
 from dear_mpi.contrib.networks.greedy import Move, Schedule
 
-MOST_RANKS = 8
-LIMIT = 5.0  # of the solver's own seconds, for all numbers of steps
+MOST_RANKS, MOST_SENT = 8, 20_000  # ranks; moves to choose from
+LIMIT = 4.0  # of the solver's own seconds, for all numbers of steps
 
 
 def improved(graph: Graph, known: Schedule, least: int, limit: float = LIMIT) -> tuple[Schedule, int]:
@@ -32,7 +32,8 @@ def improved(graph: Graph, known: Schedule, least: int, limit: float = LIMIT) ->
     except ImportError:
         return known, least
     needed = least
-    for steps in range(least, known.steps):
+    few = MOST_SENT // max(1, len(graph.links) * graph.size * known.parts)
+    for steps in range(least, min(known.steps, few + 1)):
         model = Model(graph, known.parts, steps, cp_model.CpModel())
         solver = cp_model.CpSolver()
         solver.parameters.num_workers, solver.parameters.random_seed = 1, 1

@@ -41,6 +41,30 @@ def worst_cut(graph):
     return found
 
 
+def narrowest(graph, links):
+    """What these links carry at most: the least sum of full ports and of links outside of them, by trying all ports."""
+    rates = [rate for port in graph.ports for rate in (port.out, port.into)]
+    used = {pair: {2 * n for n in graph.ways[pair][0]} | {2 * n + 1 for n in graph.ways[pair][1]} for pair in links}
+    found = []
+    for full in product((False, True), repeat=len(rates)):
+        chosen = {number for number, each in enumerate(full) if each}
+        free = sum(graph.links[pair] for pair in links if not used[pair] & chosen)
+        found.append(free + sum(rates[number] for number in chosen))
+    return Fraction(min(found))
+
+
+def worst_of_all(graph):
+    """The largest time of a set: to send what it owns, or to receive all that it lacks; ports are of single ranks."""
+    found = Fraction(0)
+    for mask in range(1, (1 << graph.size) - 1):
+        inside = {rank for rank in range(graph.size) if mask >> rank & 1}
+        out = [pair for pair in graph.links if pair[0] in inside and pair[1] not in inside]
+        into = [pair for pair in graph.links if pair[1] in inside]
+        found = max(found, len(inside) / narrowest(graph, out))
+        found = max(found, len(inside) * (graph.size - 1) / narrowest(graph, into))
+    return max(found, Fraction(graph.size * (graph.size - 1)) / narrowest(graph, graph.links))
+
+
 def fewest_steps(graph, parts=1):
     """The least steps of an all-gather, by trying all moves from all states that no other state contains."""
     whole, size = (1 << graph.size * parts) - 1, graph.size
