@@ -88,6 +88,16 @@ def own_ring(rank, size):
     return ring.all_gather(rank, size)
 
 
+def of_text(text):
+    def gather(rank, size):
+        '''A ring named by its text.'''
+        if size != int(text):
+            raise ValueError(f"it is for {text} ranks")
+        return ring.all_gather(rank, size)
+
+    return {"all_gather": gather}
+
+
 def wrong_ring(rank, size):
     return ring.all_gather((rank + 1) % size, size)
 """
@@ -121,6 +131,21 @@ def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(fol
     assert found[0] == found[1]
     assert "Proved for 1 to 4 ranks" in dear_mpi(folder, "explain", "--algorithm", "mine", "--check").stdout
     assert "must return a program" in dear_mpi(folder, "train", *SHORT, "--algorithm", "wrong", code=2).stderr
+
+
+def test_a_package_makes_algorithms_from_a_text(folder):
+    published(folder, "own", algorithms="made = own:of_text")
+    said = dear_mpi(folder, "explain", "--algorithm", "made:3", "--ranks", 3, "--check").stdout
+    assert said.startswith("A ring named by its text.")
+    assert "Proved for 3 ranks" in said
+    dear_mpi(folder, "train", *SHORT, "--algorithm", "made:2")
+    refused = {
+        "made:4": "algorithm 'made:4' fails for rank 0 of 3: ValueError: it is for 4 ranks",
+        "made": "algorithm 'made' is made from a text: write made:TEXT",
+        "mode:3": "does not exist: write it like path/to/mine.py:my_ring",
+    }
+    for name, text in refused.items():
+        assert text in dear_mpi(folder, "explain", "--algorithm", name, "--ranks", 3, code=2).stderr
 
 
 CANNOT = "'bad' of broken (entry point 'nowhere:BAD' in the group 'dear_mpi.{}s') cannot be loaded"

@@ -192,7 +192,7 @@ def by_flows(graph: Graph) -> Cut:
 
 def by_arrivals(graph: Graph, worst: Cut) -> Cut:
     """Return the ranks at which all units arrive later than the worst cut allows, or this cut."""
-    first, others = nodes_of(graph), graph.size - 1  # each receiver is a further node
+    first, others = nodes_of(graph), graph.size - 1  # receivers are further nodes
     edges, sink = edges_of(graph, lambda source, dest: (0, first + dest)), first + graph.size
     flow = Flow(sink + 1, [*edges, *((first + rank, sink) for rank in range(graph.size))])
     while (narrow := too_narrow(flow, edges, worst.time, [others] * graph.size, (0, sink))) is not None:

@@ -1,6 +1,10 @@
 """Graphs are read from files of links, from our own files and from shapes; errors name file and row."""
 
+import copy
 import json
+import os
+import random
+from contextlib import suppress
 
 import pytest
 
@@ -120,6 +124,58 @@ OURS = {"ranks": 3, "links": [[0, 1, 1.0], [1, 2, 1.0], [2, 0, 1.0]]}
 def test_what_is_wrong_is_named(content, said, tmp_path):
     with pytest.raises(ValueError, match=f"graph '.*graph.json' must be a file of .*: .*{said}"):
         read(tmp_path, content)
+
+
+def values(content, place=()):
+    """The places of all values, each as the keys that lead there."""
+    yield place
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in inner:
+        yield from values(value, (*place, key))
+
+
+OTHERS = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2,
+    10**30,
+    0.5,
+    -1.0,
+    float("nan"),
+    float("inf"),
+    "",
+    "0",
+    [],
+    {},
+    [0],
+    [[0, 1]],
+    {"a": 1},
+)
+VALID = (
+    OURS | {"ports": [{"ranks": [0, 1], "out": 1.0, "into": 1.0}], "alpha_s": 1e-5},
+    measured(all_pairs(3), "aab"),
+)
+
+
+def test_any_file_is_read_or_refused(tmp_path):
+    """Values of valid files are replaced, or left out."""
+    rnd = random.Random(1)
+    for _ in range(10_000 if os.environ.get("EVERY") else 300):
+        content = copy.deepcopy(rnd.choice(VALID))
+        for _ in range(rnd.randrange(1, 4)):
+            *way, last = rnd.choice([place for place in values(content) if place])
+            inner = content
+            for key in way:
+                inner = inner[key]
+            if rnd.random() < 0.2:
+                del inner[last]
+            else:
+                inner[last] = copy.deepcopy(rnd.choice(OTHERS))
+        with suppress(ValueError):
+            assert read(tmp_path, content).unreachable() is None
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -8,9 +8,9 @@ from dear_mpi.collectives import ProgramError, programs, verify
 from dear_mpi.collectives.algorithms.registry import algorithm_source
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.contrib.networks.graph import Graph, read_graph, write_graph
+from dear_mpi.contrib.networks.graph import Graph, Port, read_graph, write_graph
 from dear_mpi.contrib.networks.network import GraphNetwork
-from dear_mpi.contrib.networks.synth import find
+from dear_mpi.contrib.networks.synth import by_levels, find, programs_of, schedule_of
 from dear_mpi.see.explain import PROOFS
 from dear_mpi.simulate.network import read_network
 from tests import collective_checks as checks
@@ -78,6 +78,25 @@ def test_random_graphs_are_proved(seed, tmp_path):
         written = programs(saved(tmp_path, graph), collective, graph.size)
         verify(written)
         PROOFS["messages"](written)
+
+
+@pytest.mark.parametrize(("hosts", "ranks"), [(2, 2), (3, 4), (5, 3), (16, 8)])
+def test_equal_hosts_are_made_in_two_levels(hosts, ranks):
+    graph = hosts_graph(hosts, ranks, inside=8e9, uplink=1e9)
+    schedule, told = by_levels(graph)
+    assert told.startswith(f"{hosts} steps in two levels.")
+    verify(written := programs_of(schedule, graph.size))
+    count = written[0].chunks << 14
+    bound_s = (hosts - 1) * ranks * count * 4 / graph.size / 1e9
+    assert bound_s * (1 - 1e-9) <= cost(written, count, 4, GraphNetwork.of(graph)).time_s <= bound_s * 1.1
+
+
+def test_levels_are_taken_if_they_are_faster():
+    assert "in two levels" in schedule_of(hosts_graph(2, 3, inside=8e9, uplink=1e9))[1]
+    assert "in two levels" not in schedule_of(hosts_graph(2, 2, inside=1e9, uplink=8e9))[1]
+    graph = hosts_graph(3, 3)
+    uneven = Graph(9, graph.links, (Port((0, 1), 2, 2), Port((2, 3, 4), 2, 2), Port((5, 6, 7, 8), 2, 2)))
+    assert by_levels(uneven) is None
 
 
 @pytest.mark.parametrize("text", ["torus:4", "star:3", "torus:2", "mesh:1x5", "torus:1"])

@@ -167,18 +167,16 @@ class DataFlow:
             chain = [value]
             while chain[-1] in follows:
                 chain.append(follows[chain[-1]])
-            end = (
-                FOREVER
-                if any(each in ends for each in chain)
-                else 2 * max(chain[-1].made, *(last[each] for each in chain))
-            )
+            used = max(chain[-1].made, *(last[each] for each in chain))
+            end = FOREVER if any(each in ends for each in chain) else 2 * used
             places.append(Place(2 * value.made - (value.base is not None), end, chain))
         places.sort(key=lambda place: (place.values[0].home < 0, place.is_free, place.start, place.end))
         taken = defaultdict[int, list[Place]](list)
-        most = (1 + MOST_COPIES) * (self.size if COLLECTIVES[self.collective].addressed else 1)
+        first_copy = self.size if COLLECTIVES[self.collective].addressed else 1
         for place in places:
             first, finals = place.values[0], [slot for each in place.values for slot in ends.get(each, ())]
-            for place.slot in [first.home] if first.home >= 0 else [*finals, *range(most)]:
+            others = range(first_copy if finals else 0, first_copy * (1 + MOST_COPIES))  # a result waits in scratch
+            for place.slot in [first.home] if first.home >= 0 else [*finals, *others]:
                 slot = taken[place.slot]
                 if all(apart(place, each) for each in slot):
                     break

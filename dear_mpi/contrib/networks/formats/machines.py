@@ -157,7 +157,7 @@ def read_infragraph(content: Any) -> Graph:
     """ValueErrors name the device, link or endpoint."""
     try:
         found = InfraGraph(content)
-    except (AttributeError, KeyError, IndexError, TypeError, OverflowError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it has another form: {error!r:.90}") from None
     groups = [[name for name in found.edges if name.startswith(machine)] for machine in found.machines]
     return graph_of(found.edges, found.ranks, groups, found.alpha)

@@ -87,7 +87,7 @@ def read_teccl(content: Any) -> list[Program]:
             flows, finer = list(flows_of(content)), 1
         else:
             flows, finer = flows_of_paths(next(each for name, each in content.items() if name.endswith("hunk paths")))
-    except (AttributeError, StopIteration, TypeError) as error:
+    except (AttributeError, OverflowError, StopIteration, TypeError) as error:
         raise ValueError(f"its flows or paths have another form: {error!r:.90}") from None
     return programs_of(flows, finer, gather=gather)
 
