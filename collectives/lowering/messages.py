@@ -30,6 +30,7 @@ that combines needs a side buffer. ``window_of`` (``plans/tuning.py``) is larger
 """
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,25 +73,16 @@ class Run(NamedTuple):
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """Runs for one peer; with ``own``, for the rank itself."""
 
     key: tuple[int, int]  # (step, number in its lane in the step), equal at both ends
     peer: int
     runs: Sequence[Run]
+    blocks: Sequence[int]
+    combine: bool  # some of them
     incoming: bool
     own: bool
-
-    @property
-    def blocks(self) -> Sequence[int]:
-        if len(self.runs) == 1:
-            return self.runs[0].blocks
-        return [block for run in self.runs for block in run.blocks]
-
-    @property
-    def combine(self) -> bool:
-        return any([run.combine for run in self.runs])
 
     @property
     def length(self) -> int:
@@ -98,43 +90,45 @@ class Message:
 
 
 def messages(
-    program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE, packed: int | None = None
+    program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE, packed: float = math.inf
 ) -> list[Message]:
     """Return a rank's messages by step, sends first, because they read old data.
 
-    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements. Runs of at most
-    ``packed`` elements are packed (default: all).
+    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements. ``packed``: see ``pack``.
     """
-    grid, most = Grid.of(program, chunks, segment), segment if packed is None else packed
+    grid = Grid.of(program, chunks, segment)
     found: list[Message] = []
     for number, step in enumerate(program.steps):
         for incoming, transfers in ((False, step.sends), (True, step.receives)):
             for peer, lane in by_peer(transfers).items():
                 own = peer == program.rank
                 runs = [run for transfer in lane for run in grid.runs(transfer, portion)]
-                packs = [runs] if len(runs) == 1 else pack(runs, segment, most)
+                packs = [runs] if len(runs) == 1 else pack(runs, segment, packed)
                 for count, each in enumerate(packs):
                     whole = each if own or len(each) == 1 else joined(each, chunks[-1])
-                    found.append(Message((number, count), peer, whole, incoming, own))
+                    blocks = whole[0].blocks if len(whole) == 1 else [block for run in whole for block in run.blocks]
+                    combine = whole[0].combine or any(run.combine for run in whole[1:])
+                    found.append(Message((number, count), peer, whole, blocks, combine, incoming, own))
     return found
 
 
-def pack(runs: Iterable[Run], segment: int, most: int) -> Iterator[list[Run]]:
-    """Put neighbours in a message as long as they fit; a run of more than ``most`` elements is not packed.
+def pack(runs: Sequence[Run], segment: int, saved: float) -> Iterator[Sequence[Run]]:
+    """Put neighbours in a message as long as they fit into a segment, if that pays.
+
+    Packing copies all elements twice. A message less pays for ``saved`` of them, and the longer one for 3/4 of that.
 
     >>> runs = [Run(range(n), 0, n, False) for n in (1, 3, 2, 2, 4, 1)]
-    >>> [[run.stop for run in each] for each in pack(runs, segment=5, most=3)]
+    >>> [[run.stop for run in each] for each in pack(runs, segment=5, saved=16)]
     [[1, 3], [2, 2], [4], [1]]
     """
-    packed = list[Run]()
-    for run in runs:
-        length = run.length + sum([each.length for each in packed])
-        if packed and (length > segment or max(run.length, packed[-1].length) > most):
-            yield packed
-            packed = []
-        packed.append(run)
-    if packed:
-        yield packed
+    group, length = list[Run](), 0
+    for run in (*runs, None):
+        if group and (run is None or length + run.length > segment):
+            yield from [group] if length <= saved * (len(group) - 1.75) else [[each] for each in group]
+            group, length = [], 0
+        if run is not None:
+            group.append(run)
+            length += run.length
 
 
 def joined(runs: Iterable[Run], count: int) -> list[Run]:
@@ -318,8 +312,9 @@ class Writer:
         if not (message.combine or self.staged or crossing or len(message.runs) > 1 or message.own):
             self.start_time[number] = self.latest(readers.union(*(version.writers for version in before)))
             return
-        if number not in self.merge_time:
-            self.merge_time |= dict.fromkeys(self.together[number], self.time_merge(self.together[number], readers))
+        group = self.together[number]
+        if group[0] == number:
+            self.merge_time |= dict.fromkeys(group, self.time_merge(group, readers))
         if message.own:
             source = self.sources[number]
             if source not in self.side_buffers:  # read until then
@@ -333,8 +328,8 @@ class Writer:
 
     def before(self, message: Message) -> list[Version]:
         """Return what a message's blocks held before its step."""
-        versions = (self.blocks[block] for block in message.blocks)
-        return [each[-2] if each[-1].step == message.key[0] else each[-1] for each in versions]
+        step, versions = message.key[0], [self.blocks[block] for block in message.blocks]
+        return [each[-2] if each[-1].step == step else each[-1] for each in versions]
 
     def time_merge(self, group: Sequence[int], readers: set[int]) -> Key:
         if len(group) > 1:

@@ -42,7 +42,7 @@ NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # some of RUNNER have no p
 PRIVATE_BYTES = 16 * 1024  # in shared memory, below: one barrier and a copy beat two barriers
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
-PACKED_BYTES = 4 * 1024  # on one host, where copies of more cost as much as a message
+PACKED_BYTES = 16 * 1024  # on one host: the bytes that are copied twice in the time of a message
 WINDOW_BYTES = 1 << 20
 MOST_POSTED = 32
 # Rules for shared memory come first. Small buffers need few steps: recursive doubling, then butterflies, then rings
@@ -84,9 +84,9 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
     return min(WINDOW_BYTES // segment_bytes, MOST_POSTED)
 
 
-def packed_of(hosts: Sequence[int]) -> int:
-    """Return the most bytes of a range that shares a message with others: packing saves messages, but copies twice."""
-    return PACKED_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
+def packed_of(hosts: Sequence[int]) -> float:
+    """Return for how many bytes packing pays if it saves a message (``lowering/messages.py``)."""
+    return PACKED_BYTES if len(set(hosts)) == 1 else math.inf
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:

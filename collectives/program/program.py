@@ -87,7 +87,6 @@ class Program:
 
     @property
     def places(self) -> int:
-        """Count the chunks of the buffer and of scratch."""
         return self.chunks * (1 + self.scratch)
 
     def owner(self, chunk: int) -> int:

@@ -54,9 +54,8 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    if len(programs) > MOST_BLAMED or fault_of(programs, check_shapes):
-        return None
-    if programs[0].scratch or COLLECTIVES[programs[0].collective].addressed:  # data may arrive in other chunks
+    elsewhere = programs[0].scratch or COLLECTIVES[programs[0].collective].addressed  # data may arrive in other chunks
+    if len(programs) > MOST_BLAMED or elsewhere or fault_of(programs, check_shapes):
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
 

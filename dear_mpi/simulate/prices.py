@@ -238,10 +238,8 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
     kinds = dict[tuple[range, int], int]()
     users = dict[Side, tuple[str, int]]()  # the row that uses a side
     few, found = len(ranks.programs), list[tuple[tuple[int, int, int, int], ...]]()
-    if ranks.programs[0].scratch:  # sums without messages
-        return None
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
-        if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
+        if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps) or ranks.programs[0].scratch:
             return None
         messages = []
         for row, send in ((row, send) for row, step in enumerate(steps) for send in step.sends):

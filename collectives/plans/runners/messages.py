@@ -16,6 +16,7 @@ launches so far, the caller's included. A buffer passes from a stream to MPI onl
 launches are not waited for: they are in order on the stream.
 """
 
+import math
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ def prepare(task: Task) -> InstructionRun:
         slab=task.slab,
         window=window_of(transport.hosts, call.segment * call.x.dtype.itemsize),
         portion=call.portion,
-        packed=packed_of(transport.hosts) // call.x.dtype.itemsize,
+        packed=packed_of(transport.hosts) / call.x.dtype.itemsize,
     )
 
 
@@ -121,7 +122,7 @@ class MessagesRun(InstructionRun):
         slab: Slab | None = None,
         window: int = WINDOW,
         portion: Portion = WHOLE,
-        packed: int | None = None,
+        packed: float = math.inf,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
         self.rank, self.buffer, self.program, self.chunks = program.rank, buffer, program, chunks
@@ -144,8 +145,7 @@ class MessagesRun(InstructionRun):
         room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
         piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)
         arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
-        cut = self.listing.messages
-        return {number: arrays[side][: cut[number].length] for number, side in self.listing.side_buffers.items()}
+        return {n: arrays[side][: self.listing.messages[n].length] for n, side in self.listing.side_buffers.items()}
 
     def elements(self, run: Run) -> Array:
         count = self.chunks[-1]
@@ -197,7 +197,6 @@ class MessagesRun(InstructionRun):
                     yield Act(self.part("starting", number), requests[number].Start)
 
     def part(self, kind: str, number: int, *runs: Run) -> Part:
-        """Describe a call that concerns these runs of a message, by default all."""
         message, named = self.listing.messages[number], list[int | str]()
         for run in runs or message.runs:
             places = (divmod(element, self.chunks[-1]) for element in (run.start, run.stop - 1))
