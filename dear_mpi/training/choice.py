@@ -40,7 +40,7 @@ def outliving(route: Route, dtype: str, optimizer: Optimizer | None) -> Route:
     if not route.update.shard:
         return route
     if optimizer is None:
-        raise ValueError("elastic needs the optimizer, whose state ranks send to each other")
+        raise ValueError("optimizer must be given with elastic, for ranks send its state to each other")
     state_bytes = sum(each.itemsize for each in optimizer.new_state(np.zeros(1, DTYPES[dtype])))
     return with_copies(route, state_bytes) if state_bytes else route
 

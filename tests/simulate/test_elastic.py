@@ -144,7 +144,7 @@ def test_live_routes_have_the_stage_if_there_is_a_state():
 
 
 @pytest.mark.parametrize(("choices", "what"), [
-    ({"update": "sharded"}, "elastic needs the optimizer"),
+    ({"update": "sharded"}, "optimizer must be given with elastic"),
     ({"schedules": ("local:10",), "optimizer": "adam"}, "ranks differ in what they keep on the route 'local:10'"),
     ({"wires": ("int8",), "optimizer": "adam"}, "elastic must be left out"),
     ({"loss_scale": "dynamic", "optimizer": "adam"}, "elastic must be left out: loss_scale"),
