@@ -53,7 +53,7 @@ def test_shapes(text, time):
     assert cut_bound(in_units(read_graph(text))[0]).time == time
 
 
-# Links of one MI250 host, in units of 50 GB/s: https://github.com/liangyuRain/ForestColl, topologies.py (Apache 2.0).
+# Links of one MI250 host, in units of 50 GB/s: https://github.com/liangyuRain/ForestColl (Apache 2.0).
 MI250 = [
     "0400200010000000",
     "4000010001100000",
