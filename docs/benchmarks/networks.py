@@ -1,4 +1,4 @@
-"""Races a synthesised all-reduce with the ring, while two hosts have a slow link: docs/benchmarks/networks.md.
+"""Races a synthesised all-reduce with the ring, while two hosts have a slow link, and writes its page.
 
 python -m docs.benchmarks.networks [--keep FOLDER]
 """
