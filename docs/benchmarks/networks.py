@@ -5,6 +5,7 @@ python -m docs.benchmarks.networks [--keep FOLDER]
 
 import argparse
 import json
+import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ HOSTS, RATE, SLOW = 4, "1gbit", "1 2 500mbit"
 SIZES = "4MiB,16MiB,64MiB"
 LIMIT_S = 1200
 DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
+TRAINED = ["--model", "synthetic:resnet50", "--forward-time", "0.1", "--backward-time", "0.2", "--fusion", "25MB"]
+ALGORITHMS = ("ring", "synth")
 
 HEAD = f"""What does an all-reduce that was made for the network gain, if one link is slow?
 
@@ -37,6 +40,7 @@ HEAD = f"""What does an all-reduce that was made for the network gain, if one li
   the pairs, `synth:FILE` makes the all-reduce, and `bench` runs it in turns with the ring and the library's.
 - **Cells**: ms of an all-reduce of fp32: the median, and the distance to the farther end of its 95 % interval.
 - **gain**: the ring's time over the time of `synth`, and predicted (`cost` on the measured links).
+- **Training**: `dear` on `{" ".join(TRAINED)}`, whose layers sleep; `simulate --network graph:FILE` predicts it.
 - **Limits**: all ranks share the processors of one machine. A ring in another order avoids the slow link as well.
 """
 
@@ -50,6 +54,20 @@ def race(mpi, file):
     names = f"native,ring,synth:{links}"
     flags = ["--algorithms", names, "--sizes", SIZES, "--placement", "in", "--budget", "20s"]
     run([*on_hosts, "bench", *flags, "--json", str(file)], environment, LIMIT_S)
+    for name in ALGORITHMS:
+        chosen = ["--algorithm", algorithm_of(name, links), "--json", str(trained(file, name))]
+        run([*on_hosts, "train", *TRAINED, "--schedule", "dear", "--iterations", "30", *chosen], environment, LIMIT_S)
+    asked = [*TRAINED, "--schedules", "dear", "--ranks", str(HOSTS), "--network", f"graph:{links}"]
+    asked += ["--algorithm", ",".join(algorithm_of(name, links) for name in ALGORITHMS)]
+    run([*DEAR_MPI, "simulate", *asked, "--json", str(trained(file, "predicted"))], environment, LIMIT_S)
+
+
+def algorithm_of(name, links):
+    return f"synth:{links}" if name == "synth" else name
+
+
+def trained(file, name):
+    return file.with_name(f"{file.stem}-{name}.json")
 
 
 def links_of(file):
@@ -70,6 +88,12 @@ def page(file):
         rows = [found[name, nbytes] for name in ("native", "ring", "synth")]
         cells = [format_bytes(nbytes), *map(time_of, rows), f"{rows[1].p50_us / rows[2].p50_us:.2f}"]
         yield f"| {' | '.join([*cells, f'{ring_s / synth_s:.2f}'])} |"
+    yield from ("", "| training | measured, ms | predicted, ms |", "|---|---|---|")
+    predicted = {row["algorithm"]: row["iteration_s"] for row in json.loads(trained(file, "predicted").read_text())}
+    for name in ALGORITHMS:
+        report = json.loads(trained(file, name).read_text("utf-8"))
+        measured_s = statistics.median(report["iteration_s"][report["uncounted"] :])
+        yield f"| {name} | {measured_s * 1e3:.0f} | {predicted[algorithm_of(name, links)] * 1e3:.0f} |"
     yield ""
     yield f"All-gather: {find_algorithm(algorithm, 'all_gather').__doc__}"
     yield from (BELOW, "The measured links:", "")

@@ -27,12 +27,14 @@ def improved(graph: Graph, known: Schedule, least: int, limit: float = LIMIT) ->
         least: steps that are known to be needed.
         limit: of the solver, in its deterministic seconds.
     """
+    few = MOST_SENT // max(1, len(graph.links) * graph.size * known.parts)
+    if least >= min(known.steps, few + 1):
+        return known, least
     try:
         from ortools.sat.python import cp_model
     except ImportError:
         return known, least
     needed = least
-    few = MOST_SENT // max(1, len(graph.links) * graph.size * known.parts)
     for steps in range(least, min(known.steps, few + 1)):
         model = Model(graph, known.parts, steps, cp_model.CpModel())
         solver = cp_model.CpSolver()

@@ -30,7 +30,7 @@ MOST_PARTS = 8  # times the units of the fastest link
 NEAR = 0.02  # to the bound, or to the best
 CLEARLY = 1.05
 TYPICAL = 16 << 20  # bytes, for which latency counts
-MOST_FLAT = 64  # ranks on equal hosts that are also searched at once
+MOST_FLAT = 32  # ranks on equal hosts that are also searched at once
 MOST_MOVES = 100_000  # of the schedule with most parts
 
 Algorithm = Callable[[int, int], Program]
