@@ -40,8 +40,10 @@ COLLECTIVES = """How do our collectives compare with those of MPI libraries and 
   is wider than its median.
 
 A cell contains geometric means of our time over the fastest MPI call's, for sizes below 16 KiB / from 16 KiB to 2 MiB /
-above 2 MiB. Below 1, ours is faster. In the file of all rows, a cell contains us: the median over calls, and the
-distance to the farther end of its 95 % interval; brackets contain this ratio, and the call or algorithm chosen.
+above 2 MiB. Below 1, ours is faster.
+"""
+CELLS = """A cell contains us: the median over calls, and the distance to the farther end of its 95 % interval. Brackets
+contain our time over the fastest MPI call's, and the call or algorithm chosen.
 """
 IN_A_ROW = """Small calls in a row find code and data in cache. Cells contain our time over the fastest call of Open
 MPI, on 2 ranks, and us (`bench --cadence streaming`: the mean over calls in a row, the median of such samples).
@@ -215,7 +217,7 @@ def collectives(runs):
             found = over_the_fastest(found)
             few += summary([row for rows in found.values() for row in rows], ranks)
             every += of_ranks(found, ranks, ["native-best", *others])
-    return [COLLECTIVES, *lines_of(few), "", *in_a_row(runs, mpis[0]), BELOW, *every]
+    return [COLLECTIVES, *lines_of(few), "", *in_a_row(runs, mpis[0]), BELOW, CELLS, *every]
 
 
 def in_a_row(runs, mpi):

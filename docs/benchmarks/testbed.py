@@ -222,7 +222,6 @@ READING = """## Misses of the fit
 - **BERT-Base, WFBP and MG-WFBP** overlapped less than possible; we do not know why.
 - **WFBP, 32 GPUs, InfiniBand**: one latency for all models is too long for the 398 tensors of BERT-Large. ResNet-50
   is predicted too fast: Horovod's ranks agree on each tensor first.
-- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU.
 """
 
 if __name__ == "__main__":

@@ -1,5 +1,3 @@
-"""Gradients travel in fp16, values in the type that they have."""
-
 from dear_mpi.training.routes import Pack, Route, Unpack, Update, all_gather, reduce_scatter
 
 half = Route(

@@ -1,4 +1,4 @@
-"""Gradients as whole numbers of 8 bits, with a scale for each 256; what rounding loses is sent the next time."""
+"""Gradients in 8 bits, with a scale for each 256; losses are sent the next time."""
 
 import numpy as np
 

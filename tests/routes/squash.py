@@ -1,5 +1,3 @@
-"""A stage of one's own: each rank makes its large gradients smaller before they are summed."""
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -36,15 +36,15 @@ HEAD = """How does `DistributedOptimizer` compare with torch's DDP if torch comp
   a block of the model at a time; all with SGD, momentum and `foreach=True`. Horovod has no wheels.
 - **ours**: `schedule, fusion`, with `algorithm="auto"`, and an instance of the same SGD for each bucket. Updates are
   full, as in DDP, unless a row is called `sharded`.
-- **One rank** (only in the file of all rows, like 2 and 4 ranks of one machine): compared with the same loop without
-  DDP. **an optimiser for each bucket** is that loop with as many optimisers as `dear` has buckets; the remaining
-  difference is the cost of hooks.
 - **ms**: an iteration, the mean over ranks: the median over turns, and the distance to the farther end of its 95 %
   interval. **of DDP's time**: the median ratio of neighbouring turns to the faster row of DDP, with its 95 % interval.
   If it contains 1, nothing can be told.
 - **Limits**: all ranks share two cores, so messages and compute need the same ones. GPUs were not measured.
 
 
+"""
+ONE_RANK = """One rank is compared with the same loop without DDP. "an optimiser for each bucket" is that loop with as
+many optimisers as `dear` has buckets; the remaining difference is the cost of hooks.
 """
 
 
@@ -89,7 +89,7 @@ def main():
                 lines = list(part(runs, *name.split(":")))
                 every += lines
                 few += lines if name.endswith(":hosts") else []
-    runs.write(PAGE, "Real torch compute compared with DDP", [*few, BELOW, *every])
+    runs.write(PAGE, "Real torch compute compared with DDP", [*few, BELOW, ONE_RANK, *every])
 
 
 if __name__ == "__main__":
