@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.slab import Slab
 from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched
+from tests.see.test_explain import IN_SCRATCH
 
 SIZES = [1, 2, 3, 4]
 
@@ -34,6 +35,19 @@ def test_any_call_is_exact(size, case):
             check_case(wrapped, case, cupy.asarray)
 
     run_loopback(size, on_streams(body))
+
+
+def test_scratch_is_on_the_device(path, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(IN_SCRATCH)
+
+    def body(transport):
+        x = cupy.arange(1001, dtype=np.float32) + transport.rank
+        call = {"algorithm": f"{file}:exchange", "segment_bytes": 256}
+        with make_plan("all_reduce", x, path(transport), **call) as plan:
+            return plan().get().tolist()
+
+    assert run_loopback(2, on_streams(body)) == [[2 * number + 1 for number in range(1001)]] * 2
 
 
 @pytest.mark.parametrize(
