@@ -182,7 +182,7 @@ variants: install     ## codes, selections, rounds: targets and what was seen: d
 startup: install      ## the phases of a start on 2, 16 and 64 ranks, and what imports ask for: docs/benchmarks/startup.md
 	$(PYTHON) -m docs.benchmarks.startup
 
-faults: install       ## plant 200 faults into training jobs, let ranks of 41 die: docs/faults.md; takes 20 minutes
+faults: install       ## plant 200 faults into training jobs, let ranks of 203 jobs die: docs/faults.md; takes 40 minutes
 	$(PYTHON) -m docs.benchmarks.faults.campaign --count 200 --seed 1 --json faults.json
 	EVERY=1 $(PYTHON) -m pytest -q tests/test_elastic.py
 
