@@ -190,7 +190,7 @@ class Session:
         self.decisions.cut(fusion)
 
     def switch(self, algorithm: str) -> None:
-        """Continue with another algorithm that sends messages. Raises ArgumentError if it is not allowed."""
+        """Continue with another algorithm. Raises ArgumentError if it is not allowed, and keeps the old one."""
         self.check_open()
         if self.options.elastic or runner_of(algorithm) != runner_of(self.options.algorithm):
             raise ArgumentError(f"switch needs an inelastic session, and algorithms that run alike, not {algorithm!r}")
@@ -202,7 +202,11 @@ class Session:
             return {"algorithm": algorithm}
 
         agree(self.world.transport, self.name, check)
-        self.group.switch(algorithm)
+        try:
+            self.group.switch(algorithm)
+        except AgreedError:
+            self.group.switch(self.options.algorithm)
+            raise
         self.options = self.group.options
         self.decisions.prepare_turns()
 

@@ -9,13 +9,14 @@ A graph may have "changes": [{"after_s": 3, "link": [0, 1], "rate": 6e7}], in by
 import time
 import zlib
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from msgspec import convert
 
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.json_file import reading
-from dear_mpi.collectives.transports.emulated import IN, OUT, Link, Port, port_of_host
+from dear_mpi.collectives.transports.emulated import OUT, Link, Port, port_of_host
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.contrib.networks.graph import Graph, read_graph
 from dear_mpi.contrib.networks.graph import Port as GraphPort
@@ -72,34 +73,33 @@ class GraphLink(Link):
                 outer[number] = Port(self)
         found = dict[int, Port]()
         for peer in range(graph.size):
-            sides = {(rank, peer): OUT, (peer, rank): IN}
-            port = found[peer] = PairPort(self, [graph.links.get(pair, self.bandwidth) for pair in sides])
-            port.outer = [
-                (outer[number], each)
-                for number, each in enumerate(graph.ports)
-                if rank in each.ranks and peer not in each.ranks
-            ]
-            mine = (each for each in self.changes if each.link in sides)
-            port.changes = [(begin_s + each.after_s, sides[each.link], each.rate) for each in mine]
+            port = found[peer] = PairPort(self, graph.links.get((rank, peer), self.bandwidth))
+            through = [n for n, each in enumerate(graph.ports) if rank in each.ranks and peer not in each.ranks]
+            port.outer = [(outer[number], graph.ports[number]) for number in through]
+            mine = (each for each in self.changes if each.link == (rank, peer))
+            port.changes = [(begin_s + each.after_s, each.rate) for each in mine]
         return found
 
 
 class PairPort(Port):
-    """A link to one peer, through ports; ``changes``: when, which side, and its bytes/s from then on."""
+    """A link to one peer, through ports; ``changes``: when, and its bytes/s from then on.
 
-    def __init__(self, link: Link, rates: list[float]) -> None:
+    The link's seconds pass at its sender, which is the only one; the receiver's end counts ports.
+    """
+
+    def __init__(self, link: Link, bandwidth: float) -> None:
         super().__init__(link)
-        self.rates, self.changes = rates, list[tuple[float, int, float]]()
+        self.bandwidth, self.changes = bandwidth, list[tuple[float, float]]()
         self.outer = list[tuple[Port, GraphPort]]()
 
     def rate(self, side: int) -> float:
         while self.changes and self.changes[0][0] <= time.perf_counter():
-            _, changed, rate = self.changes.pop(0)
-            self.rates[changed] = rate
-        return min([self.rates[side], *((each.out, each.into)[side] for _, each in self.outer)])
+            _, self.bandwidth = self.changes.pop(0)
+        rates = [(each.out, each.into)[side] for _, each in self.outer]
+        return min([*rates, self.bandwidth] if side == OUT else [*rates, inf])
 
     def book(self, side: int, begin_s: float, nbytes: int) -> float:
-        end_s = super().book(side, begin_s, nbytes)
+        end_s = super().book(side, begin_s, nbytes) if side == OUT else begin_s
         for port, each in self.outer:
             with port.lock:
                 over_s = max(begin_s, float(port.free_s[side])) + nbytes / (each.out, each.into)[side]

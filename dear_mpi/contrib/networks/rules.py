@@ -9,7 +9,7 @@ reads it when a communicator is made, so each candidate has one. MPICH reads it 
 the call, also for ``mpich:default``. All take turns in one job.
 
 A rule differs from the default only if the default takes clearly longer: the lower end of the ratio's 95 % interval,
-widened for the number of algorithms (Bonferroni), is above 1, and neither row is marked as noisy. Rules are for this
+widened for the number of algorithms (Bonferroni), is above 1.02, and neither row is marked as noisy. Rules are for this
 number of ranks, on one host. Between two sizes they change at the geometric mean. Calls are out of place, unless
 ``--placement`` differs. Algorithms of MPICH with further parameters are left out.
 
@@ -41,6 +41,7 @@ from dear_mpi.reporting.stats import in_batches
 from dear_mpi.reporting.units import format_bytes, grouped, parse_bytes
 
 DEFAULT, OTHER = "default", "is an algorithm of another collective"
+LEAST = 1.02  # times faster: the library's own choice also takes time
 FANOUT = 4  # of Open MPI's forced chains
 FILE_PAGE = 4096  # MPICH maps the file as a text, which needs a zero after it
 NAMES = {
@@ -167,14 +168,14 @@ def rules_of(report: Report) -> dict[str, list[Rule]]:
 
 def best(begin: int, rows: Sequence[Row]) -> Rule:
     named = {row.algorithm.partition(":")[2]: row for row in rows if not (row.wrong or row.median_us.is_noisy)}
-    cut, found = in_batches([job_us(row) for row in named.values()]), Rule(begin)
-    if not cut or DEFAULT not in named:
+    found, cut = Rule(begin), in_batches(list(map(job_us, named.values()))) if DEFAULT in named else None
+    if cut is None:
         return found
     batches = dict(zip(named, cut, strict=True))
     default = batches.pop(DEFAULT)
     for name, each in batches.items():
         ratio = default.over(each, len(batches))
-        if ratio.low > found.faster[1]:
+        if ratio.low > max(LEAST, found.faster[1]):
             found = Rule(begin, name, (ratio.value, ratio.low, ratio.high))
     return found
 

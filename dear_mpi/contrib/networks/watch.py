@@ -1,17 +1,18 @@
 """Watch the links of a job that trains, and make its collectives anew when one changes (``train --watch``).
 
-    check       | 0.2 s | 0.2 s | ...     flush, gather the messages since the last check, rank 0 decides for all
-    a link      |  usual | slow | slow -> a graph with its new rate, a new algorithm, proved on all ranks; switch
+    check       | 0.2 s | 0.2 s | ...   flush, gather the messages since the last check, rank 0 decides for all
+    a link      | usual | slow ->       a graph with its new rate, a new algorithm, proved on all ranks; switch
 
 A message takes from the last of its start, its receive's start and the end of the message before it on its link, to its
-end. Links are compared with what the graph predicts, in units of the machine:
-what slows all links alike changes none. Two checks in a row must agree.
+end. Times are compared with what the graph predicts, and with those on most links: what slows all alike changes none.
+Nine of ten messages must take 1.5 times as long as usual, or less than its 1.5th part.
 
-A new algorithm may avoid a link; then no message shows whether it recovers.
+Messages show their link only if they take several times a small message's overhead. A new algorithm may avoid a link:
+then none shows whether it recovers.
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -35,10 +36,9 @@ from dear_mpi.training.session import Session
 
 EVERY_S = 0.2  # between checks, in whole iterations
 CHANGED = 1.5  # times slower or faster than usual
-CHECKS = 2  # that must agree
 CLEAR = 4  # times the overhead of a small message: larger ones show their link
-FEWEST = 5  # messages of a size on a link
-QUICK = 4  # a quarter of the messages is quicker; others may have waited for a core
+FEWEST = 10  # messages of a size on a link: all but one must show the change
+BUSY = 1.2  # times the best: then most links wait for cores, and no check counts
 BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, also as a share of its message, waited for it
 MOST_RUNS = 200  # collectives per check
 CLOCKS = 25  # checks between looks at the clocks
@@ -109,51 +109,48 @@ class Links:
     """Compare messages with a graph.
 
     Attributes:
-        usual_s: of each size on each link; without ports as the graph predicts, in units of the machine.
+        usual_s: of each size on each link; as the graph predicts, or with ports as first seen.
+        machine: times the usual, at best, on most links.
         recent: at least FEWEST, if there were as many.
     """
 
     graph: Graph
     recent: dict[Sort, list[float]] = field(default_factory=dict)
     usual_s: dict[Sort, float] = field(default_factory=dict)
-    doubts: Counter[Pair] = field(default_factory=Counter)  # checks in a row
+    machine: float = inf
 
     def predicted_s(self, sort: Sort) -> float:
         return self.graph.alpha + sort[2] / self.graph.links[sort[:2]]
 
-    def quick_s(self, seen: Mapping[Sort, Sequence[float]]) -> dict[Sort, float]:
-        """Return a quick message of each sort that was seen; if it was rare, earlier ones count as well."""
+    def ordered_s(self, seen: Mapping[Sort, Sequence[float]]) -> dict[Sort, list[float]]:
+        """Return the messages of each sort that was seen; if it was rare, with earlier ones."""
         for sort, all_s in seen.items():
             self.recent[sort] = [*self.recent.get(sort, []), *all_s][-max(FEWEST, len(all_s)) :]
-        enough = {sort: sorted(self.recent[sort]) for sort in seen if len(self.recent[sort]) >= FEWEST}
-        return {sort: all_s[len(all_s) // QUICK] for sort, all_s in enough.items()}
+        return {sort: sorted(self.recent[sort]) for sort in seen if len(self.recent[sort]) >= FEWEST}
 
     def changed(self, seen: Mapping[Sort, Sequence[float]]) -> dict[Pair, float]:
         """Return the links that changed, and how many times longer their messages take."""
-        ours_s = {sort: each_s for sort, each_s in self.quick_s(seen).items() if sort[:2] in self.graph.links}
-        least = min((sort[2] for sort in ours_s), default=0)
-        small_s = [seconds - self.predicted_s(sort) for sort, seconds in ours_s.items() if sort[2] == least]
-        told = {sort for sort in ours_s if self.predicted_s(sort) > CLEAR * median(small_s)}
-        now_s = {sort: ours_s[sort] for sort in {each[:2]: each for each in sorted(told)}.values()}  # the largest
-        if not now_s:
+        all_s = {sort: each_s for sort, each_s in self.ordered_s(seen).items() if sort[:2] in self.graph.links}
+        least = min((sort[2] for sort in all_s), default=0)
+        small_s = [median(each_s) - self.predicted_s(sort) for sort, each_s in all_s.items() if sort[2] == least]
+        clear = {sort for sort in all_s if self.predicted_s(sort) > CLEAR * median(small_s)}
+        largest, ends = {sort[:2]: sort for sort in sorted(clear)}, dict[Pair, tuple[float, float]]()
+        for pair, sort in largest.items():
+            each_s, few = all_s[sort], len(all_s[sort]) // FEWEST
+            usual_s = self.usual_s.setdefault(sort, median(each_s) if self.graph.ports else self.predicted_s(sort))
+            ends[pair] = each_s[few] / usual_s, each_s[-1 - few] / usual_s
+        whole = median_low(low for low, _ in ends.values()) if ends else inf
+        self.machine = min(self.machine, whole)
+        if whole > BUSY * self.machine:  # or there is none
             return {}
-        known = self.usual_s or now_s
-        machine = median_low(seconds / self.predicted_s(sort) for sort, seconds in known.items())
-        for sort, seconds in now_s.items():
-            self.usual_s.setdefault(sort, seconds if self.graph.ports else machine * self.predicted_s(sort))
-        longer = {sort[:2]: seconds / self.usual_s[sort] for sort, seconds in now_s.items()}
-        whole = median_low(longer.values())
-        doubted = {pair: times / whole for pair, times in longer.items()}
-        doubted = {pair: times for pair, times in doubted.items() if not 1 / CHANGED < times < CHANGED}
-        self.doubts = Counter({pair: self.doubts[pair] + 1 for pair in doubted})
-        return {pair: times for pair, times in doubted.items() if self.doubts[pair] >= CHECKS}
+        slower = {pair: low / whole for pair, (low, _) in ends.items() if low >= CHANGED * whole}
+        return slower | {pair: high / whole for pair, (_, high) in ends.items() if high * CHANGED <= whole}
 
     def take(self, changed: Mapping[Pair, float]) -> None:
         """Expect these rates from now on."""
         rates = {pair: rate / changed.get(pair, 1.0) for pair, rate in self.graph.links.items()}
         self.graph = replace(self.graph, links=rates)
         self.usual_s = {sort: seconds * changed.get(sort[:2], 1.0) for sort, seconds in self.usual_s.items()}
-        self.doubts.clear()
         self.recent.clear()
 
 
@@ -216,10 +213,8 @@ class Watcher:
         world, begin_s, before = self.session.world, time.perf_counter(), self.links.graph.links
         self.links.take(changed)
         now = self.links.graph.links
-        said = ", ".join(
-            f"from rank {pair[0]} to rank {pair[1]} from {format_rate(before[pair])} to {format_rate(now[pair])}"
-            for pair in changed
-        )
+        rates = [f"from {format_rate(before[pair])} to {format_rate(now[pair])}" for pair in changed]
+        said = ", ".join(f"from rank {u} to rank {v} {rate}" for (u, v), rate in zip(changed, rates, strict=True))
         try:
             algorithm = self.remade(number)
             self.session.switch(algorithm)
@@ -227,11 +222,9 @@ class Watcher:
             note(world, f"watch: a link changed, {said}, and the algorithm stays: {error}")
             return
         took_s = max(world.transport.gather_values(time.perf_counter() - begin_s))
-        note(
-            world, f"watch: a link changed, {said}; from iteration {number + 1} on {algorithm}, made in {took_s:.2g} s"
-        )
-        rates = [{"link": pair, "from": before[pair], "to": now[pair]} for pair in changed]
-        self.changes.append({"iteration": number + 1, "algorithm": algorithm, "links": rates, "took_s": took_s})
+        note(world, f"watch: a link changed, {said}; from iteration {number + 1} on {algorithm} ({took_s:.2g} s)")
+        links = [{"link": pair, "from": before[pair], "to": now[pair]} for pair in changed]
+        self.changes.append({"iteration": number + 1, "algorithm": algorithm, "links": links, "took_s": took_s})
 
     def remade(self, number: int) -> str:
         """Write the graph on each host, in the folder of the first one; return its algorithm. Collective."""

@@ -61,12 +61,28 @@ def test_each_pair_has_a_rate_in_each_direction(clock, tmp_path):
     assert clock.s == pytest.approx(100 + 0.5 + 0.25, abs=emulated.NAP_S)
     far.Wait()
     assert clock.s == pytest.approx(100 + 2.0 + 0.25, abs=emulated.NAP_S)
+
+
+def test_a_late_receiver_does_not_wait_for_its_link_again(clock, tmp_path):
+    """The sender has taken the link's time: both messages have come."""
+    transport = EmulatedTransport(Below(), link_of(tmp_path / "links.json"))
     receives = [transport.recv_init(np.zeros(500, np.uint8), 1, tag) for tag in range(2)]
     for receive in receives:
         receive.Start()
     for receive in receives:
         receive.Wait()
-    assert clock.s == pytest.approx(102.25 + 1.0, abs=BURST_S + emulated.NAP_S)  # the second: at 500 bytes/s
+    assert clock.s == 100
+
+
+def test_a_port_takes_its_time_from_a_receiver(clock, tmp_path):
+    ports = [{"ranks": [0], "out": 1e9, "into": 100.0}]
+    transport = EmulatedTransport(Below(), link_of(tmp_path / "links.json", ports=ports))
+    receives = [transport.recv_init(np.zeros(500, np.uint8), peer, 1) for peer in (1, 2)]
+    for receive in receives:
+        receive.Start()
+    for receive in receives:
+        receive.Wait()
+    assert clock.s == pytest.approx(100 + 500 / 100, abs=BURST_S + emulated.NAP_S)
 
 
 def test_a_rate_changes_while_the_job_runs(clock, tmp_path):
