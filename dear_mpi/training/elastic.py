@@ -168,6 +168,7 @@ class Survival:
         while True:
             try:
                 with self:
+                    self.transport.commit()  # no rank trains, and may die, while another has not come here
                     found = call()
                     self.session.finish()
                 return found

@@ -307,7 +307,7 @@ def test_a_loaded_state_is_a_beginning(monkeypatch):
     def rest(transport):
         with Session(layers(), SoftmaxCrossEntropy(), transport, invariant=8, elastic=True, **USUAL) as session:
             session.load(kept)
-            doomed(transport, {1: 1})
+            doomed(transport, {1: 2})  # after all have come to the beginning
             return session.survival.outlive(lambda: steps(session, ITERATIONS), lambda lost: None), (
                 session.parameters_sha256(),
                 [(each.iteration, each.ranks) for each in session.survival.log],
