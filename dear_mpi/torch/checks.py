@@ -86,9 +86,8 @@ def facts_of(owner: DistributedOptimizer, **numbers: Any) -> dict[str, Any]:
             raise ValueError(objection)
     owner.updates = UserUpdates(optimizer)
     check_options(owner, options)
-    found = details_of(owner)
     return {
-        "model": shortened("; ".join(f"{what}: {text}" for what, text in found.items())),
+        "model": shortened(str(details_of(owner))),
         "optimizer": f"{type(optimizer).__name__}, which updates each {owner.updates.scope}",
         "number of parameters with a state": len(optimizer.state),
         **{name: str(value) for name, value in options.items()},
@@ -102,6 +101,7 @@ def details_of(owner: DistributedOptimizer) -> dict[str, str]:
     texts = [f"{name} {each.dtype}{list(each.shape)}{' frozen' * (each not in owner.names)}" for name, each in tensors]
     groups = owner.optimizer.param_groups
     found = {f"tensor {number} of the model": text for number, text in enumerate([*texts, "none"])}
+    found["optimizer"] = type(owner.optimizer).__name__
     found |= {f"{name} of the optimizer": text for name, text in texts_of(groups).items()}
     for number, group in enumerate(groups):
         found[f"parameters of group {number}"] = ", ".join(names[each] for each in group["params"])

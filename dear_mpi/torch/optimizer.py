@@ -70,7 +70,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     run: Run | None = None  # from the first step() until close()
     updates: UserUpdates
-    closed = False
 
     def __init__(
         self,
@@ -94,7 +93,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         try:
             agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
         except MismatchError:
-            agree(self.world, "DistributedOptimizer", lambda: details_of(self))  # names the first difference
+            try:
+                agree(self.world, "DistributedOptimizer", lambda: details_of(self))
+            except MismatchError as first:
+                raise first from None
             raise
         self.accumulate = len(self.micro_batches) if invariant else accumulate
         self.device = next(model.parameters()).device
@@ -104,7 +106,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for each in tensors:
                 broadcast(octets(each), self.world)
         self.state_now, self.local, self.parts, self.reached = IDLE, False, 0, False
-        self.task, self.in_backward, self.sending = -1, False, False
+        self.task, self.in_backward, self.sending, self.closed = -1, False, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
         self.sent = Sent(self.names)
         self.hooks = ExitStack()

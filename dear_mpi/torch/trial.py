@@ -41,8 +41,9 @@ def check_options(owner: DistributedOptimizer, options: dict[str, Any]) -> None:
     for module in owner.model.modules():
         if found := [each for each in module.parameters(recurse=False) if left.pop(each, None)]:
             calls.append(call := Call(len(calls)))
-            shapes = ((owner.names[each], torch.empty_like(each, device="cpu")) for each in found)  # no memory yet
-            call.parameters += [TorchParameter(name, tensor, call) for name, tensor in shapes]
+            call.parameters += [  # their memory is not touched
+                TorchParameter(owner.names[each], torch.empty_like(each, device="cpu"), call) for each in found
+            ]
     chosen = Options.of(options | {"optimizer": owner.updates})
     group = WorkerGroup(calls, World(owner.world), chosen, find_schedules([chosen.schedule]), host_streams())
     buckets = Decisions(group, "").planned(chosen.fusion).buckets

@@ -326,6 +326,16 @@ def different_shapes(transport, own, make):
     make()
 
 
+@refused("DistributedOptimizer: optimizer must be the same on all ranks, not AdamW on rank 0; SGD on rank 1")
+def different_kinds(transport, own, make):
+    make("sgd" if transport.rank else "adamw")
+
+
+@refused("DistributedOptimizer: schedule must be the same on all ranks, not dear on rank 0; wfbp on rank 1")
+def different_schedules(transport, own, make):
+    wrapped(transport, own, schedule="wfbp" if transport.rank else "dear")
+
+
 @refused("parameters of group 0 must be the same on all ranks")
 def different_orders(transport, own, make):
     parameters = list(own.parameters())
