@@ -20,21 +20,21 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.autograd import Variable
 
 from dear_mpi.collectives import broadcast, transport_of
+from dear_mpi.collectives.program.errors import AgreedError, MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.ranks.world import World, started
-from dear_mpi.torch.checks import check_eager, facts_of
+from dear_mpi.ranks.world import World, last_words, started
+from dear_mpi.torch.checks import NO_GRADIENTS, SYNCHRONIZE, Sent, check_eager, check_tokens, details_of, facts_of
 from dear_mpi.torch.run import Run
-from dear_mpi.torch.sums import Clip
+from dear_mpi.torch.sums import ANEW, Clip
 from dear_mpi.torch.tensors import octets, plain
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import UserUpdates
@@ -42,8 +42,6 @@ from dear_mpi.training.routes.invariant import shares
 from dear_mpi.training.session import REPORT_S
 
 IDLE, FORWARD, READY, AVERAGED = "idle", "forward", "ready", "averaged"
-PROBED = 2  # steps with a check of all gradients; afterwards, of the smallest one
-SYNCHRONIZE = "call optimizer.synchronize() before, which makes p.grad the average over ranks, or take clip="
 
 
 class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -71,7 +69,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """
 
     run: Run | None = None  # from the first step() until close()
-    probes: Mapping[Any, Any] = MappingProxyType({})  # copies of gradients that were sent, by parameter
+    updates: UserUpdates
 
     def __init__(
         self,
@@ -92,18 +90,25 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.world = transport_of(started().Dup() if found is None else found)
         self.elastic, self.invariant, self.broadcast_buffers = elastic, invariant, broadcast_buffers
         self.options: dict[str, Any] = {"schedule": schedule, "invariant": invariant, "elastic": elastic, **options}
-        agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
+        try:
+            agree(self.world, "DistributedOptimizer", lambda: facts_of(self, clip=clip, accumulate=accumulate))
+        except MismatchError:
+            try:
+                agree(self.world, "DistributedOptimizer", lambda: details_of(self))
+            except MismatchError as first:
+                raise first from None
+            raise
         self.accumulate = len(self.micro_batches) if invariant else accumulate
-        self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
+        self.device = next(model.parameters()).device
         self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
         self._patch_step_function()  # runs the user's hooks around step()
-        self.start_alike()
-        self.state_now, self.local, self.parts = IDLE, False, 0
-        self.task, self.in_backward, self.sending = -1, False, False
+        with plain([*model.parameters(), *model.buffers()]) as tensors:  # all ranks start alike
+            for each in tensors:
+                broadcast(octets(each), self.world)
+        self.state_now, self.local, self.parts, self.reached = IDLE, False, 0, False
+        self.task, self.in_backward, self.sending, self.closed = -1, False, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
-        self.sent: list[tuple[Any, Any, int]] = []  # parameters, gradients and their versions when they were complete
-        self.probed_steps = PROBED
-        self.smallest = min(self.names, key=lambda each: each.numel() or sys.maxsize)
+        self.sent = Sent(self.names)
         self.hooks = ExitStack()
         self.starts = {
             module: self.hooks.enter_context(module.register_forward_pre_hook(Starts(self, module), prepend=True))
@@ -111,17 +116,17 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         }
         for parameter in self.names:
             self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
-
-    def start_alike(self) -> None:
-        with plain([*self.model.parameters(), *self.model.buffers()]) as tensors:
-            for each in tensors:
-                broadcast(octets(each), self.world)
+        self.hooks.enter_context(optimizer.register_step_pre_hook(self.refuse_own_step))
 
     @property
     def micro_batches(self) -> range:
         """Return this rank's micro-batches, if ``invariant`` cuts the job's batch into as many; else its rank."""
         rank = self.world.rank
         return shares(self.invariant, self.world.size)[rank] if self.invariant else range(rank, rank + 1)
+
+    def refuse_own_step(self, stepped: Any, *given: Any) -> None:
+        if stepped is self.optimizer:  # both have the same hooks
+            raise ValueError("your optimizer is in a DistributedOptimizer: call step() of that, or close() it before")
 
     # What schedulers and scalers see.
 
@@ -143,7 +148,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.end_step()
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        raise ValueError("a parameter group cannot be added later: begin a new DistributedOptimizer for that")
+        raise ValueError(f"a parameter group cannot be added later: {ANEW}")
 
     def state_dict(self) -> dict[str, Any]:
         """Complete all updates and return the state of the user's optimiser, as of a run on one process."""
@@ -170,16 +175,17 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         Args:
             tokens: how many this rank's loss is the *sum* over, or the weight that it was multiplied by; averages are
-                then over the tokens of all ranks.
+                then over the tokens of all ranks. With 0 it needs no ``backward()``: this rank adds zeros.
 
         Raises:
             ValueError: there is no new gradient, or ``p.grad`` was changed without ``synchronize``.
         """
+        tokens = check_tokens(tokens)
         with torch.enable_grad():
             loss = closure and closure()
         averaged = self.state_now == AVERAGED
         if not averaged:
-            self.check_ready("step()")
+            self.check_ready("step()", tokens)
         elif tokens is not None:
             raise ValueError("tokens belong to synchronize(tokens=n), which has averaged the gradients")
         self.optimizer._opt_called = True
@@ -188,12 +194,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.running().end_by_user()
         else:
             self.running().end(tokens)
-        self.state_now, self.parts = IDLE, 0
+        self.rest()
         return loss
 
     def synchronize(self, *, tokens: float | None = None) -> None:
         """Make ``p.grad`` the average over ranks, which may then be changed; ``tokens`` as in ``step``. Collective."""
-        self.check_ready("synchronize()")
+        tokens = check_tokens(tokens)
+        self.check_ready("synchronize()", tokens)
         run = self.running()
         route = run.group.route
         if run.group.arena.sharded or route.period > 1 or route.lags:
@@ -221,9 +228,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.run is not None and self.state_now != READY:  # else updates were complete before the last pass
             self.run.flush()
 
-    def check_ready(self, what: str) -> None:
+    def check_ready(self, what: str, tokens: float | None) -> None:
+        if self.closed:
+            raise ValueError(f"{what} came after close(): step your own optimizer, or wrap it again")
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
+        if tokens == 0 and not self.reached:
+            self.add_zeros()
         if self.state_now == FORWARD and self.invariant:
             raise ValueError(f"{what} needs a backward() for each of this rank's {self.accumulate} micro-batches")
         if self.state_now == FORWARD and self.parts:  # an epoch's last passes are fewer than ``accumulate``
@@ -231,14 +242,17 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.begin_backward()
             self.end_backward()
         if self.state_now != READY:
-            raise ValueError(f"{what} has no new gradients: backward() has reached no parameter since the last step()")
-        for parameter, grad, version in self.sent:
-            same = parameter.grad is grad and getattr(grad, "_version", 0) == version
-            if same and parameter in self.probes:
-                same = torch.allclose(self.probes[parameter], grad, rtol=0.0, atol=0.0, equal_nan=True)
-            if not same:
-                what = f"the gradient of {self.names[parameter]} was changed after backward() had sent it"
-                raise ValueError(f"{what}: {SYNCHRONIZE}")
+            raise ValueError(f"{what} {NO_GRADIENTS}")
+        self.sent.check()
+
+    def add_zeros(self) -> None:
+        """Do as a backward pass whose gradients are zero: this rank has no example."""
+        for parameter in self.names:
+            parameter.grad = None
+        self.parts = 0 if self.invariant else self.accumulate - 1
+        while self.state_now != READY:
+            self.begin_backward()
+            self.end_backward()
 
     def running(self) -> Run:
         """Return the run. The first time, make it, and send the gradients of the first iteration."""
@@ -287,20 +301,22 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not self.in_backward:
             self.begin_backward()
         if self.sending and self.run is not None and not self.run.alone:
-            self.note(parameter)  # now: a later hook may change it
+            self.sent.note(parameter)  # now: a later hook may change it
             self.run.note_gradient(parameter)
 
     def begin_backward(self) -> None:
         if self.state_now in (READY, AVERAGED) and self.invariant:
             raise ValueError(f"backward() was called after this rank's {self.accumulate} micro-batches: call step()")
         if self.state_now in (READY, AVERAGED):
+            count = self.parts + 1
             raise ValueError(
-                "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or "
-                "run the first one in optimizer.no_sync(), also if it is for another optimizer; with a scaler, or to "
-                "drop gradients, call optimizer.synchronize() before its step() or zero_grad()"
+                f"backward() was called {count} times before step(): pass accumulate={count} (or more) to "
+                f"DistributedOptimizer, not {self.accumulate}, or run all but the last in optimizer.no_sync(), also if "
+                "they are for another optimizer; with a scaler, or to drop gradients, call optimizer.synchronize() "
+                "before its step() or zero_grad()"
             )
-        self.in_backward = True
-        self.sent.clear()
+        self.in_backward = self.reached = True
+        self.sent.rows.clear()
         self.sending = not self.local and bool(self.invariant or self.parts + 1 >= self.accumulate)
         if self.run is not None:
             if self.state_now == IDLE:
@@ -321,26 +337,16 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             elif self.invariant:
                 self.running()
         if self.sending and self.parts >= self.accumulate:
-            noted = {each for each, *_ in self.sent}
-            for parameter in self.names:
-                if parameter not in noted:
-                    self.note(parameter)
-            # GradScaler.unscale_ and p.grad.data count no version. A loop does in its first steps what it does later.
-            probed = self.names if self.probed_steps > 0 else [self.smallest]
-            grads = {each: each.grad for each in probed if self.device.type == "cpu" and each.grad is not None}
-            self.probes = {each: grad.clone() for each, grad in grads.items() if grad.layout is torch.strided}
-            self.probed_steps -= 1
+            self.sent.complete()
             self.state_now = READY
-
-    def note(self, parameter: Any) -> None:
-        self.sent.append((parameter, parameter.grad, getattr(parameter.grad, "_version", 0)))
 
     def begin_anew(self) -> None:
         """Forget a broken iteration, because ranks have died (``elastic``)."""
         for parameter in self.names:
             parameter.grad = None
-        self.state_now, self.parts, self.task, self.in_backward = IDLE, 0, -1, False
-        self.sent.clear()
+        self.rest()
+        self.task, self.in_backward = -1, False
+        self.sent.rows.clear()
         if self.invariant:
             self.accumulate = len(self.micro_batches)
 
@@ -352,11 +358,23 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def end_step(self) -> None:
         self.running().rest()
-        self.state_now, self.parts = IDLE, 0
+        self.rest()
+
+    def rest(self) -> None:
+        self.state_now, self.parts, self.reached = IDLE, 0, False
 
     def at_exit(self) -> None:
-        if self.run is not None and not hasattr(sys, "last_value"):
-            if self.state_now == READY:
+        if hasattr(sys, "last_value"):
+            return
+        try:
+            self.end_run()
+        except BaseException as error:  # Python would ignore it, and end with status 0
+            if self.world.rank == 0 or not isinstance(error, AgreedError):  # else rank 0 reports
+                self.world.abort(last_words(self.world.rank, error))
+
+    def end_run(self) -> None:
+        if self.run is not None:
+            if self.state_now == READY and not self.run.tally.error:
                 self.drop()
             self.run.close()
 
@@ -370,13 +388,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.run.agree_to_end()
         atexit.unregister(self.at_exit)
         self.hooks.close()
-        if self.run is not None:
-            if self.state_now == READY:
-                self.drop()
-            self.flush()
-            self.updates.collect()
-            self.run.close()
-            self.run = None
+        self.end_run()
+        self.updates.collect()
+        self.run, self.closed = None, True
 
     def __enter__(self) -> DistributedOptimizer:
         return self

@@ -11,7 +11,7 @@ calls 0 1 2 | 3 4 5 | 6                      **borders** 0, 3 and 6, where bucke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from operator import is_
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dear_mpi.collectives.program.errors import RanksLost, lost_in
+from dear_mpi.collectives.program.errors import AgreedError, RanksLost, lost_in
 from dear_mpi.kernels.array import use_gpu
 from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
-from dear_mpi.torch.sums import EARLY, Buffers, Tally
+from dear_mpi.torch.sums import ANEW, Buffers, Tally
 from dear_mpi.torch.tensors import TorchParameter
 from dear_mpi.torch.underway import places_of, under_way
 from dear_mpi.training.attendance import END
@@ -35,8 +35,6 @@ from dear_mpi.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from dear_mpi.torch.optimizer import DistributedOptimizer
-
-ANEW = "begin a new DistributedOptimizer for that"
 
 
 @dataclass(eq=False)
@@ -52,7 +50,7 @@ def on_stream(method: Callable[..., None]) -> Callable[..., None]:
     @wraps(method)
     def run(self: Run, *given: Any) -> None:
         # Autograd has a thread for each GPU. Values that are not finite are the user's.
-        with self.outliving() if self.owner.elastic else nullcontext(), self.stream.use(), np.errstate(all="ignore"):
+        with self.intact(), self.stream.use(), np.errstate(all="ignore"):
             method(self, *given)
 
     return run
@@ -125,10 +123,11 @@ class Run:
         self.lowest_sent = len(self.calls)
 
     def find_calls(self) -> None:
-        """Make a layer call for each module that needs parameters, in the order of rank 0: branches may differ."""
+        """Make a layer call for each module that needs parameters, in the order of one rank: branches may differ."""
         owner = self.owner
         modules = [*owner.model.modules()]
-        order = owner.world.gather_values([modules.index(each) for each in owner.order if each in modules])[0]
+        orders = owner.world.gather_values([modules.index(each) for each in owner.order if each in modules])
+        order: list[int] = next(filter(None, orders), [])  # a rank with an empty batch has none
         place = {modules[number]: at for at, number in enumerate(order)}
         # A parameter is needed by its own modules, and by those that started last around them.
         needed: dict[Any, list[Any]] = {}
@@ -156,14 +155,19 @@ class Run:
         return cuda_streams(torch.cuda.current_stream(self.owner.device).cuda_stream)
 
     @contextmanager
-    def outliving(self) -> Iterator[None]:
-        """Continue with the survivors if ranks die inside, and raise RanksLost with the step to repeat."""
+    def intact(self) -> Iterator[None]:
+        """Continue with the survivors if ranks die inside, and raise RanksLost with the step to repeat.
+
+        Refuse to continue after a step that was not taken: parameters are those before it, on all ranks.
+        """
+        if failed := self.tally.error:
+            raise AgreedError(f"an earlier step() failed ({failed}): {ANEW}")
         try:
             with self.session.survival:
                 try:
                     yield
                 except Exception as error:
-                    if lost_in(error) is not None:
+                    if lost_in(error) or self.tally.error:
                         for parameter in [*self.paused]:
                             parameter.tensor.__class__ = self.paused.pop(parameter)[0]
                     raise
@@ -196,10 +200,8 @@ class Run:
     def enter(self, call: int) -> None:
         first = self.trainer.running + 1
         self.trainer.before_forward(call, self.forward_marks)
-        self.latest, self.next_border = (
-            call,
-            min((each for each in self.borders if each > call), default=len(self.calls)),
-        )
+        self.latest = call
+        self.next_border = min((each for each in self.borders if each > call), default=len(self.calls))
         self.show(self.calls[first : self.next_border])
 
     @on_stream
@@ -275,8 +277,6 @@ class Run:
             if parameter.tensor.grad is None:  # it has a gradient, though not in the last micro-batch
                 parameter.tensor.grad = torch.zeros_like(parameter.tensor)
         self.used.clear()
-        if self.group.arena.sharded and self.trainer.rules.all_started:
-            raise ValueError(f"schedule {self.session.last!r} {EARLY}: take dear, or update='full'")
 
     @on_stream
     def average(self, tokens: float | None) -> None:
@@ -372,7 +372,10 @@ class Run:
                     raise ValueError(f"parameter {name} was {'' if trained else 'un'}frozen later: {ANEW}")
             for parameter in self.of.values():
                 if parameter.tensor.data_ptr() != parameter.address:
-                    raise ValueError(f"parameter {parameter.name} was bound to other memory: use copy_ instead")
+                    what = f"parameter {parameter.name} was bound to other memory"
+                    if (dtype := parameter.tensor.dtype) != parameter.gradient.dtype:
+                        raise ValueError(f"{what}, of type {dtype}, as by half() or to(): {ANEW}")
+                    raise ValueError(f"{what}: use copy_ instead")
         members = [each for table in self.tables for each in table.values()]
         if len(members) != len(self.members) or not all(map(is_, members, self.members)):
             before = self.places.items()
@@ -382,7 +385,10 @@ class Run:
                 raise ValueError(f"{names:.99} of the model were added, removed or replaced: {ANEW}")
 
     def close(self) -> None:
-        with self.session.stack:
+        failed = self.tally.error
+        with suppress(AgreedError) if failed else nullcontext(), self.session.stack:
             self.session.closed = True
+            if failed:
+                raise failed  # plans may be under way
             self.session.attendance.meet(END)
             self.flush()

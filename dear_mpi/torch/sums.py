@@ -16,12 +16,14 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.kernels.array import Array
 from dear_mpi.torch.tensors import dense, plain, tensor_of
-from dear_mpi.torch.updates import UserUpdates, text_of
+from dear_mpi.torch.updates import UserUpdates, texts_of
 from dear_mpi.training.events import EXCHANGE
 from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.group import WorkerGroup
 
 EARLY = "updates shards while backward() runs, before step()"
+OTHERS = "hyperparameters"  # those that were added to groups later
+ANEW = "close() this one, change your own optimizer, and wrap that again"
 
 
 class Clip(Norm):
@@ -40,19 +42,25 @@ class Tally:
     """Sum over ranks what a step must know. Also the trainer's meter, though it knows no loss."""
 
     trouble = False
+    error: AgreedError | None = None  # of a step that was not taken
 
     def __init__(self, group: WorkerGroup, updates: UserUpdates, *, alone: bool) -> None:
         self.fabric, self.updates, self.alone = group.fabric, updates, alone
         self.parameters, self.parts = [*updates.wrapped.values()], group.options.invariant or group.world.size
-        self.sums = np.zeros(4 + len(self.parameters))  # on the host, also if there is a GPU: the host decides
+        self.names = [*dict.fromkeys(name for each in updates.groups for name in each), OTHERS]
+        # on the host, also if there is a GPU: the host decides
+        self.sums = np.zeros(2 + 2 * len(self.names) + len(self.parameters))
         self.plan = make_plan("all_reduce", self.sums, group.world.transport, algorithm="auto")
         group.plans.callback(self.plan.free)
         self.handle: Any = None
 
     def start(self, tokens: float | None) -> None:
-        check = crc32(text_of(self.updates.groups).encode()) & 0xFFFF  # its square is exact
+        texts = texts_of(self.updates.groups)
+        others = str([text for name, text in texts.items() if name not in self.names])
+        checks = [crc32((texts | {OTHERS: others}).get(name, "").encode()) & 0xFFFF for name in self.names]
         uses = [parameter.tensor.grad is not None for parameter in self.parameters]
-        self.sums[:] = tokens is not None, tokens or 0, check, check**2, *uses
+        squares = [check**2 for check in checks]  # exact
+        self.sums[:] = tokens is not None, tokens or 0, *checks, *squares, *uses
         self.handle = self.alone or self.fabric.launch_act((EXCHANGE, 0), self.plan, "the step's sums")
         self.known = False
 
@@ -64,13 +72,19 @@ class Tally:
             return
         if not self.alone:
             self.fabric.block(self.handle)
-        size, updates = self.fabric.world.size, self.updates
-        given, tokens, check, squares, *uses = self.sums.tolist()
+        size, updates, count = self.fabric.world.size, self.updates, len(self.names)
+        given, tokens, *rest = self.sums.tolist()
+        checks, squares, uses = rest[:count], rest[count : 2 * count], rest[2 * count :]
+        wrong = ""
         if given and (given < size or tokens <= 0):
             found = f"on {given:g} of {size} ranks, {tokens:g} together"
-            raise AgreedError(f"tokens must be given to step() on all ranks, and be above zero, not {found}")
-        if check**2 != size * squares:  # true of equal numbers only
-            raise AgreedError("ranks have different hyperparameters, such as learning rates, in optimizer.param_groups")
+            wrong = f"tokens must be given to step() on all ranks, and be above zero, not {found}"
+        for name, check, square in zip(self.names, checks, squares, strict=True):
+            if check**2 != size * square:  # they are the same for equal numbers only
+                wrong = wrong or f"ranks have different {name} in optimizer.param_groups: compute it from equal values"
+        if wrong:
+            self.error = AgreedError(wrong)
+            raise self.error
         updates.factor = self.parts / tokens if given else 1.0
         verdict = self.fabric.verdict
         if given and verdict is not None and verdict.factor is not None:

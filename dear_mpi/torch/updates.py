@@ -86,9 +86,12 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def text_of(groups: Sequence[Mapping[str, Any]]) -> str:
+def texts_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what ranks compare: the values of each hyperparameter in all groups."""
     plain = (bool, int, float, str, tuple, torch.Tensor)
-    return str([[value for value in group.values() if isinstance(value, plain)] for group in groups])
+    names = dict.fromkeys(name for group in groups for name in group if name != "params")
+    values = {name: [group.get(name) for group in groups] for name in names}
+    return {name: str([each for each in found if isinstance(each, plain)]) for name, found in values.items()}
 
 
 def another(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -165,11 +168,13 @@ class Instance:
         updates = self.updates
         updates.wait()
         for piece in self.pieces:
-            grad, own = piece.average(factor * updates.factor), piece.key.grad
+            grad, unused = piece.average(factor * updates.factor), piece.parameter in updates.unused
             if not updates.handing_over:
-                piece.tensor.grad = None if piece.parameter in updates.unused else grad
-            elif own is not None:
-                piece.of(own).copy_(grad)
+                piece.tensor.grad = None if unused else grad
+            elif not unused:
+                if piece.key.grad is None:  # other ranks have one
+                    piece.key.grad = torch.zeros_like(piece.key)
+                piece.of(piece.key.grad).copy_(grad)
         if not updates.handing_over:
             self.step()
 

@@ -217,8 +217,7 @@ def test_refused_options(message):
 
     def one(transport):
         own = models[transport.rank]
-        optimizer = wrapped(transport, own, elastic=True, **REFUSED[message])
         with pytest.raises(Exception, match=message):
-            passes(optimizer, own, 0)
+            passes(wrapped(transport, own, elastic=True, **REFUSED[message]), own, 0)
 
     run_loopback(2, one, elastic=True)

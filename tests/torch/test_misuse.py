@@ -3,6 +3,8 @@
 import copy
 import functools
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -10,10 +12,12 @@ torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (o
 
 from torch import nn  # noqa: E402
 
+from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
-from tests.torch.looping import alike, loss_of, step, wrapped  # noqa: E402
+from tests.launch import mpis_at_hand  # noqa: E402
+from tests.torch.looping import alike, bits, loss_of, step, wrapped  # noqa: E402
 
-ANEW = "begin a new DistributedOptimizer for that"
+ANEW = r"close\(\) this one, change your own optimizer, and wrap that again"
 SYNCHRONIZE = r"was changed after backward\(\) had sent it: call optimizer\.synchronize\(\) before"
 ROWS = []
 
@@ -135,7 +139,7 @@ def older_view(transport, own, make):
     step(optimizer, own, 2, transport.rank)
 
 
-@refused("a parameter group cannot be added later")
+@refused(f"a parameter group cannot be added later: {ANEW}")
 def group(transport, own, make):
     make().add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
@@ -144,6 +148,12 @@ def group(transport, own, make):
 def model_wrapped_twice(transport, own, make):
     make()
     make()
+
+
+def different_rates(optimizer, own, transport, name="lr"):
+    step(optimizer, own, 0, transport.rank)
+    optimizer.param_groups[0][name] *= 1 + transport.rank
+    step(optimizer, own, 1, transport.rank)
 
 
 class ClippedSGD(torch.optim.SGD):
@@ -182,7 +192,9 @@ def compiled_later(transport, own, make):
     torch.compile(own, backend="eager")(torch.ones(2, 6, dtype=torch.float64))
 
 
-@refused(r"step\(\) has no new gradients: backward\(\) has reached no parameter since the last step\(\)")
+@refused(
+    r"step\(\) has no new gradients: .* since the last step\(\)\. Call it once .*; for an empty batch pass tokens=0"
+)
 def step_twice(transport, own, make):
     optimizer = make()
     step(optimizer, own, 0, transport.rank)
@@ -196,11 +208,55 @@ def no_trained_parameter(transport, own, make):
     optimizer.step()
 
 
-@refused(r"backward\(\) was called twice before step\(\): pass accumulate=2 \(or more\)")
+@refused(r"backward\(\) was called 2 times before step\(\): pass accumulate=2 \(or more\)")
 def backward_twice(transport, own, make):
     make()
     backward(own)
     backward(own)
+
+
+@refused(r"backward\(\) was called 3 times .*: pass accumulate=3 \(or more\) .*, not 2", accumulate=2)
+def backward_thrice(transport, own, make):
+    make()
+    for _ in range(3):
+        backward(own)
+
+
+@refused("your optimizer is in a DistributedOptimizer: call step")
+def own_step(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.optimizer.step()
+
+
+@refused(r"step\(\) came after close\(\): step your own optimizer, or wrap it again")
+def closed(transport, own, make):
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    optimizer.close()
+    step(optimizer, own, 1, transport.rank)
+
+
+@refused(f"optimizer is a DistributedOptimizer already: {ANEW}")
+def wrapped_after_close(transport, own, make):
+    optimizer = make()
+    optimizer.close()
+    make(optimizer)
+
+
+@refused(f"an earlier step.* failed .ranks have different lr .*: {ANEW}")
+def continued(transport, own, make):
+    optimizer = make()
+    different_rates(optimizer, own, transport)
+    with pytest.raises(AgreedError, match="ranks have different lr"):
+        optimizer.flush()
+    before = bits(own)  # parameters are those before the step
+    optimizer.zero_grad()
+    try:
+        step(optimizer, own, 2, transport.rank)
+    finally:
+        optimizer.close()
+        assert before == bits(own)
 
 
 @refused(r"synchronize\(\) has no new gradients")
@@ -235,20 +291,55 @@ def no_tokens(transport, own, make):
     optimizer.flush()
 
 
-@refused("ranks have different hyperparameters, such as learning rates")
-def different_rates(transport, own, make):
+@refused("ranks have different weight_decay in optimizer.param_groups: compute it from equal values")
+def different_decays(transport, own, make):
+    optimizer = make()
+    different_rates(optimizer, own, transport, "weight_decay")
+    optimizer.flush()
+
+
+@refused("ranks have different hyperparameters in optimizer.param_groups")
+def different_news(transport, own, make):
     optimizer = make()
     step(optimizer, own, 0, transport.rank)
-    optimizer.param_groups[0]["lr"] *= 1 + transport.rank
+    optimizer.param_groups[0]["new"] = transport.rank
     step(optimizer, own, 1, transport.rank)
     optimizer.flush()
 
 
-@refused("DistributedOptimizer: model must be the same on all ranks")
+@refused(
+    r"tensor 17 of the model must be the same .*, not none on rank 0; more\.weight torch\.float64\[3, 3\] on rank 1"
+)
 def different_models(transport, own, make):
     if transport.rank:
         own.more = nn.Linear(3, 3).double()
     make()
+
+
+@refused(
+    r"tensor 1 of the model must be the same .*, not stem\.weight torch\.float64\[8, 6\] on rank 0; "
+    r"stem\.weight torch\.float64\[8, 7\] on rank 1"
+)
+def different_shapes(transport, own, make):
+    if transport.rank:
+        own.stem = nn.Linear(7, 8).double()
+    make()
+
+
+@refused("DistributedOptimizer: optimizer must be the same on all ranks, not AdamW on rank 0; SGD on rank 1")
+def different_kinds(transport, own, make):
+    make("sgd" if transport.rank else "adamw")
+
+
+@refused("DistributedOptimizer: schedule must be the same on all ranks, not dear on rank 0; wfbp on rank 1")
+def different_schedules(transport, own, make):
+    wrapped(transport, own, schedule="wfbp" if transport.rank else "dear")
+
+
+@refused("parameters of group 0 must be the same on all ranks")
+def different_orders(transport, own, make):
+    parameters = list(own.parameters())
+    make(torch.optim.SGD(parameters[:: 1 - 2 * transport.rank]))
 
 
 @refused(r"synchronize\(\) needs the averages of each step on each rank, not the route 'sharded'", update="sharded")
@@ -326,7 +417,9 @@ for name, message, misuse, options in [  # an expression each
      between(lambda own: setattr(own.blocks[1].right, "weight", own.blocks[0].right.weight)), {}),
     ("frozen", f"parameter head.weight was frozen later: {ANEW}",
      between(lambda own: own.head.requires_grad_(False)), {}),
-    ("converted", r"parameter \S+ was bound to other memory", between(lambda own: own.float().double()), {}),
+    ("converted", r"parameter \S+ was bound to other memory: use copy_", between(lambda own: own.float().double()), {}),
+    ("halved_model", rf"parameter \S+ was bound .* of type torch\.float16, as by half\(\) or to\(\): {ANEW}",
+     between(lambda own: own.register_forward_pre_hook(lambda *_: own.double()) and own.half()), {}),
     ("other", "optimizer has 2 parameters that are not the model's: make it from model.parameters",
      lambda _, own, make: make(torch.optim.SGD(nn.Linear(2, 2).parameters())), {}),
     ("wrapped_twice", "optimizer is a DistributedOptimizer already", lambda _, own, make: make(make()), {}),
@@ -340,10 +433,24 @@ for name, message, misuse, options in [  # an expression each
     ("nothing_trained", "optimizer has no parameter that is trained",
      lambda _, own, make: make(torch.optim.SGD(own.requires_grad_(False).parameters())), {}),
     ("accumulate_nothing", "accumulate must be at least 1, not 0", lambda _, own, make: make(), {"accumulate": 0}),
-    ("different_optimizers", "DistributedOptimizer: hyperparameters must be the same on all ranks",
+    ("different_optimizers", r"lr of the optimizer must be the same on all ranks, not \[0\.1\] on rank 0; \[1\.1\] on",
      lambda transport, own, make: make(torch.optim.SGD(own.parameters(), lr=0.1 + transport.rank)), {}),
-    ("early", r"schedule 'wfbp' updates shards while backward\(\) runs",
-     lambda _, own, make: step(make(), own, 0, 0), {"update": "sharded", "schedule": "wfbp"}),
+    *((f"early {name}", rf"DistributedOptimizer: schedule '{name}' updates shards while backward\(\) runs",
+       lambda _, own, make: make(), {"update": "sharded", "schedule": name}) for name in ("wfbp", "bytescheduler")),
+    *((f"unknown {name} {text}", f"DistributedOptimizer: .*{message}", lambda _, own, make: make(), {name: text})
+      for name, text, message in (
+          ("fusion", "x", "fusion 'x': size 'x' cannot be read: write it like 25MB"),
+          ("fusion", "25", "fusion '25': size '25' has no unit: write it like 25MB"),
+          ("fusion", "layers:0", "fusion 'layers:0' needs a whole number above zero"),
+          ("algorithm", "rings", "algorithm 'rings' is unknown: did you mean 'ring'"),
+          ("algorithm", "binomial", "algorithm 'binomial' serves all_reduce, broadcast, reduce, not"),
+          ("route", "x", "route 'x' is unknown. Allowed: full, sharded"),
+          ("wire", "x", "wire 'x' is unknown"),
+          ("wire", "int8", "wire 'int8' carries gradients of fp32, fp16, bf16, not of fp64"),
+      )),
+    *((f"tokens {tokens!r}", f"tokens must be a finite number of at least 0, not {tokens!r}",
+       lambda _, own, make, tokens=tokens: make().step(tokens=tokens), {})
+      for tokens in ("3", -1, float("nan"), float("inf"), True)),
     ("misspelt", "option 'fusoin' is unknown: did you mean 'fusion'", lambda _, own, make: make(), {"fusoin": "none"}),
     ("odd_invariant", "invariant must be a power of two from 1 to 16384, not 6", lambda _, own, make: make(),
      {"invariant": 6}),
@@ -395,3 +502,51 @@ def test_a_missing_extra_is_named(monkeypatch):
         from dear_mpi.torch import init_process_group  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name 'init_group'"):
         from dear_mpi.torch import init_group  # noqa: F401
+
+
+EXIT = """
+import torch
+import dear_mpi.torch as dear
+
+def wrong(model):
+    optimizer = dear.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for iteration in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.param_groups[0]["lr"] *= 1 + iteration * dear.rank()
+        optimizer.step()
+    return optimizer
+
+model = torch.nn.Linear(2, 2)
+optimizer = wrong(model)
+if {caught}:
+    try:
+        optimizer.flush()
+    except RuntimeError as error:
+        print("caught", error)
+    model = torch.nn.Linear(2, 2)
+    optimizer = dear.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_a_step_that_fails_at_exit_fails_the_job(caught, tmp_path):
+    """Python ignores errors of exit callbacks."""
+    if not (found := mpis_at_hand()):
+        pytest.skip("there is no MPI")
+    (script := tmp_path / "script.py").write_text(EXIT.format(caught=caught))
+    command = [*found[0].mpirun, "-n", "2", sys.executable, "-m", "mpi4py", str(script)]
+    environment = found[0].environment(2) | {"OMP_NUM_THREADS": "1"}
+    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert "once too often" not in job.stderr
+    assert job.stdout.count("the end") == 2
+    assert job.stdout.count("caught ranks have different lr") == 2 * caught
+    if caught:
+        assert job.returncode == 0, job.stderr
+        assert "Traceback" not in job.stderr
+    else:
+        assert job.returncode == 1
+        assert job.stderr.count("rank 0 failed: AgreedError: ranks have different lr") == 1
+        assert "rank 1 failed" not in job.stderr

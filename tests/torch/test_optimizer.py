@@ -341,6 +341,47 @@ def test_ways_to_step(size, schedule, how):
     close(models[0], alone)
 
 
+@pytest.mark.parametrize("how", ["step", "synchronize", "after forward", "stale"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"update": "sharded", "fusion": "none"}, {"clip": 0.05}, {"schedule": "wfbp"}, {"accumulate": 2}],
+    ids=str,
+)
+def test_an_empty_batch_needs_no_backward_pass(options, how):
+    size, iterations = 3, range(4)
+    if how == "synchronize" and "update" in options:
+        return
+    *models, alone = alike("branches", size + 1)
+    plain, passes = OPTIMIZERS["adamw"](alone.parameters()), range(options.get("accumulate", 1))
+    for iteration in iterations:  # rank 0 has none at first
+        plain.zero_grad()
+        ranks = [rank for rank in range(size) if rank != iteration % size]
+        for rank in ranks * len(passes):
+            (weighted(alone, iteration, rank) / sum(1 + 2 * each for each in ranks)).backward()
+        if "clip" in options:
+            nn.utils.clip_grad_norm_(alone.parameters(), options["clip"])
+        plain.step()
+
+    def loop(optimizer, own, transport):
+        for iteration in iterations:
+            empty = transport.rank == iteration % size
+            if how != "stale" or not empty:
+                optimizer.zero_grad()
+            if how == "after forward" or not empty:
+                losses = [weighted(own, iteration, transport.rank) for _ in passes]
+            for loss in losses if not empty else ():
+                loss.backward()
+            tokens = torch.tensor(0) if empty else 1 + 2 * transport.rank
+            if how == "synchronize":
+                optimizer.synchronize(tokens=tokens)
+                optimizer.step()
+            else:
+                optimizer.step(tokens=tokens)
+
+    each_trains(models, loop, "adamw", **options)
+    close(models[0], alone)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"update": "sharded", "fusion": "none"}, {"clip": 0.05}], ids=str)
 def test_the_last_step_of_an_epoch_may_have_fewer_passes(size, options):

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (o
 
 import dear_mpi.torch as dear  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
-from dear_mpi.torch import checks, updates  # noqa: E402
 from dear_mpi.torch import optimizer as front  # noqa: E402
+from dear_mpi.torch import updates  # noqa: E402
 from dear_mpi.torch.updates import scope_of  # noqa: E402
 from tests.launch import mpis_at_hand  # noqa: E402
 
@@ -82,8 +82,7 @@ def test_scripts_on_threads(name, size, plain, tmp_path, monkeypatch):
         with one:
             return scope_of(optimizer)
 
-    for module in (checks, updates):
-        monkeypatch.setattr(module, "scope_of", alone)
+    monkeypatch.setattr(updates, "scope_of", alone)
     monkeypatch.setattr(front, "started", started)
     monkeypatch.setattr(dear, "rank", lambda: own.transport.rank)
     monkeypatch.setattr(dear, "size", lambda: own.transport.size)
