@@ -179,6 +179,8 @@ class Instance:
             self.step()
 
     def step(self) -> None:
+        if not self.pieces:  # of a small bucket; yet this rank must see with the others that a step fails
+            return
         for number, group in zip(self.numbers, self.optimizer.param_groups, strict=True):
             group.update(self.updates.groups[number])
         # It may run in a forward pass, with the user's modes: they are not for updates.
@@ -234,8 +236,6 @@ class UserUpdates(Optimizer):
                 values, grads, wire = map(parameter.shaped, (values, grads, wire))
             leaf, sent = torch.nn.Parameter(values), grads if arena.wire is arena.grads else wire
             pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
-        if not pieces:
-            return []
         made = self.instances[bucket.bucket.interval] = Instance(self, pieces)
         return [made]
 

@@ -291,6 +291,17 @@ def no_tokens(transport, own, make):
     optimizer.flush()
 
 
+@refused("ranks have different lr in optimizer.param_groups", update="sharded", fusion="layers:1")
+def different_rates_of_shards(transport, own, make):
+    """Also a rank whose shard is empty finds out."""
+    own.stem, own.head = nn.Linear(6, 8), nn.Linear(8, 1, bias=False).double()
+    own.stem.double()
+    optimizer = make()
+    own.forward = lambda x: own.head(own.stem(x)).expand(-1, 4)
+    different_rates(optimizer, own, transport)
+    optimizer.flush()
+
+
 @refused("ranks have different weight_decay in optimizer.param_groups: compute it from equal values")
 def different_decays(transport, own, make):
     optimizer = make()
