@@ -16,7 +16,7 @@ from dear_mpi.collectives.program.user_file import entry_points_of
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.declared import option, parsed, several
+from dear_mpi.reporting.declared import BETWEEN_ALGORITHMS, option, parsed, several
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.units import (
     SEGMENT,
@@ -50,7 +50,9 @@ class Suite(Conditions):
     collectives: tuple[str, ...] = several(
         f"Collectives and messages to time: {', '.join(OPERATIONS)}", ("all_reduce",), flag="--collective"
     )
-    algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
+    algorithms: tuple[str, ...] = several(
+        ALGORITHMS_HELP, (), flag="--algorithms", between=BETWEEN_ALGORITHMS, shown=BY_DEVICE
+    )
     placements: tuple[str, ...] = several(
         "Where results go: in (over the input), out (into a second buffer)", ("in",), flag="--placement"
     )

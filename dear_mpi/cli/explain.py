@@ -5,7 +5,7 @@ from dear_mpi.cli.flags import Flags, check_files, flag, try_files, written_by
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.reporting.declared import listed, parsed
+from dear_mpi.reporting.declared import BETWEEN_ALGORITHMS, listed, parsed
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, Asked, explain_algorithm, explain_route
 from dear_mpi.training.options import NAMES
@@ -45,7 +45,7 @@ def explain(flags: Flags) -> None:
     try_files(written)
     how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
     typed = how.pop("algorithm")
-    algorithms = listed("--algorithm", typed) if "," in typed else (typed,)
+    algorithms = listed("--algorithm", typed, BETWEEN_ALGORITHMS) if "," in typed else (typed,)
     check_files({"--algorithm": algorithms}, written)
     if how["rates"] is not None:
         from dear_mpi.simulate.network import read_rates

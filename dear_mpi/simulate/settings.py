@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.reporting.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
+from dear_mpi.reporting.declared import BETWEEN, BETWEEN_ALGORITHMS, BETWEEN_FUSIONS, again, listed, option, several
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.buckets.owners import MEASURED, Ownership, measured
@@ -79,7 +79,7 @@ class Settings(Exchange):
         f"{FUSION_BY_SIZE}; {FUSION_AS_GIVEN}", ("25MB",), flag="--fusion", between=BETWEEN_FUSIONS
     )
     algorithms: tuple[str, ...] = several(
-        f"Collective algorithm: {NAMES}, or FILE.py:FUNCTION", ("ring",), flag="--algorithm"
+        f"Collective algorithm: {NAMES}, or FILE.py:FUNCTION", ("ring",), flag="--algorithm", between=BETWEEN_ALGORITHMS
     )
     forward_s: float | None = option(
         "Seconds of the forward pass; a profile is scaled to it.",

@@ -43,6 +43,8 @@ FLAGS |= flag("size", str, "Size of the whole buffer, for .goal and .et.", "1MiB
 
 def read(source: str, collective: str, ranks: int) -> Sequence[Program] | Graph | dict[str, Any]:
     """Return programs, a network or a workload. Raises a ValueError that names the place in the file."""
+    if ":" in source and not Path(source).exists():  # an algorithm with a text
+        return programs(source, collective, ranks)
     path = Path(source)
     match path.suffix:
         case ".xml":

@@ -11,7 +11,7 @@ from dear_mpi.training.events.spans import COMPUTE, WIRE, Run, rank_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Costs
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.routes.stages import Collective
+from dear_mpi.training.routes.stages import Sent
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from dear_mpi.training.virtual_trainer import Prediction, VirtualTrainer, predict, rehearse
 
@@ -35,7 +35,7 @@ class Setting:
         layout = Layout.of([[(use, (ELEMENTS,))] for use in range(self.layers)], itemsize=4, ranks=2)
         return fused(f"buckets:{self.buckets}", layout)
 
-    def price(self, stage: Collective, bucket: Bucket) -> float:
+    def price(self, stage: Sent, bucket: Bucket) -> float:
         share = bucket.count / (ELEMENTS * self.layers)
         return HALVES[stage.name] * (self.startup_ms / 1e3 + share * self.ratio * self.forward_s / 2)
 

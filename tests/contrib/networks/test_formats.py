@@ -341,6 +341,20 @@ def test_errors_name_the_place(name, change, message, given):
         given(name, lambda text: text.replace(*change))
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"ranks": 2}'])
+def test_other_json_is_refused_in_words(content, tmp_path):
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match="must have instances and edges"):
+        read(str(file), "all_reduce", 2)
+
+
+def test_an_algorithm_with_a_text_is_read(tmp_path):
+    write_msccl(tmp_path / "ring.xml", programs("ring", "all_reduce", 4))
+    for name in ("synth:fattree:2x2,1", f"msccl:{tmp_path / 'ring.xml'}"):
+        verify(read(name, "all_reduce", 4))
+
+
 def test_a_machine_becomes_a_graph(given):
     found = given("machine.xml")
     assert found.size == 3

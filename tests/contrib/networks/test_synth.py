@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.networks.graph import Graph, Port, read_graph, write_graph
 from dear_mpi.contrib.networks.network import GraphNetwork
 from dear_mpi.contrib.networks.synth import by_levels, find, programs_of, schedule_of
+from dear_mpi.reporting.declared import BETWEEN_ALGORITHMS, listed
 from dear_mpi.see.explain import PROOFS
 from dear_mpi.simulate.network import read_network
 from tests import collective_checks as checks
@@ -166,3 +167,11 @@ def test_made_anew_when_its_file_changes(tmp_path):
     write_graph(read_graph("star:4"), tmp_path / "graph.json")
     assert algorithm_source(name) is not before[0]
     assert programs(name, "all_gather", 4) != before[1]
+
+
+def test_shapes_with_commas_are_listed():
+    assert listed("--algorithm", "ring,synth:fattree:2x4,2,auto", BETWEEN_ALGORITHMS) == (
+        "ring",
+        "synth:fattree:2x4,2",
+        "auto",
+    )

@@ -156,9 +156,11 @@ def numbers_of(text: str, count: int) -> list[int]:
 def read_infragraph(content: Any) -> Graph:
     """ValueErrors name the device, link or endpoint."""
     try:
-        found = InfraGraph(content)
+        found = InfraGraph(content if isinstance(content, dict) else {})
     except (AttributeError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it has another form: {error!r:.90}") from None
+    if not found.machines:
+        raise ValueError("it must have instances and edges (InfraGraph), or flows (TE-CCL)")
     groups = [[name for name in found.edges if name.startswith(machine)] for machine in found.machines]
     return graph_of(found.edges, found.ranks, groups, found.alpha)
 
