@@ -45,7 +45,7 @@ def planted(slower):
         for run in runs:
             run.whole()
         messages = runs[0].listing.messages
-        seconds = 10e-6 + 1e-9 * sum(message.stop - message.start for message in messages)
+        seconds = 10e-6 + 1e-9 * sum(message.length for message in messages)
         return seconds * slower(talks.transport.rank, messages[0].peer)
 
     return sample
