@@ -33,15 +33,13 @@ DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
 TRAINED = ["--model", "synthetic:resnet50", "--forward-time", "0.1", "--backward-time", "0.2", "--fusion", "25MB"]
 ALGORITHMS = ("ring", "synth")
 
-HEAD = f"""What does an all-reduce that was made for the network gain, if one link is slow?
-
-- **Set-up**: {HOSTS} hosts made of network namespaces of one machine (`hostfiles/namespaces.sh`), one rank on each,
-  links of 1 Gbit/s. What the first two hosts send each other has half of that (`SLOW="{SLOW}"`). `links` measures
-  the pairs, `synth:FILE` makes the all-reduce, and `bench` runs it in turns with the ring and the library's.
-- **Cells**: ms of an all-reduce of fp32: the median, and the distance to the farther end of its 95 % interval.
-- **gain**: the ring's time over the time of `synth`, and predicted (`cost` on the measured links).
+HEAD = f"""- **Set-up**: {HOSTS} network namespaces of one machine as hosts, one rank on each, links of 1 Gbit/s; the
+  first two hosts send each other half of that (`SLOW="{SLOW}"`). `links` measures the pairs, and `bench` runs
+  `synth:FILE` in turns with the ring and the library's.
+- **Cells**: ms of an all-reduce of fp32, with the distance to the farther end of the 95 % interval.
+- **gain**: over the ring, measured and predicted (`cost` on the measured links).
 - **Training**: `dear` on `{" ".join(TRAINED)}`, whose layers sleep; `simulate --network graph:FILE` predicts it.
-- **Limits**: all ranks share the processors of one machine. A ring in another order avoids the slow link as well.
+- **Limit**: a ring in another order avoids the slow link as well.
 """
 
 
