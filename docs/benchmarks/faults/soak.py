@@ -65,6 +65,7 @@ def one_job(mpi, choice, file, said, every_s, until_s):
             break
         os.kill(choice.choice(left), signal.SIGKILL)
         died += 1
+    time.sleep(every_s / 2)  # the last death is repaired as well
     gained = [tuple(now - then for now, then in zip(held(each), first[each], strict=True)) for each in ranks_of(job)]
     while left := ranks_of(job):
         for process in [job.pid, *left]:
