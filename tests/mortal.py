@@ -42,10 +42,10 @@ class Mortal(Dense):
         return super().backward(dy)
 
 
-def build(shape, classes, rng, dtype):
-    sizes = [int(np.prod(shape)), 24, 16, classes]
+def build(shape, classes, rng, dtype, hidden=(24, 16), second=Mortal):
+    sizes = [int(np.prod(shape)), *hidden, classes]
     found = [Reshape((sizes[0],))]
     for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
         weight = (rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype(dtype)
-        found += [(Mortal if number == 1 else Dense)(f"layer{number}", weight), Gelu()]
+        found += [(second if number == 1 else Dense)(f"layer{number}", weight), Gelu()]
     return found[:-1], SoftmaxCrossEntropy()

@@ -207,7 +207,7 @@ def in_file(name: str) -> bool:
 
 
 def of_text(spec: str) -> bool:
-    """Return whether it is an extra's name and a text, such as ``NAME:FILE``, from which the extra makes algorithms."""
+    """Return whether an extra makes algorithms from it: a name and a text, such as ``NAME:FILE``."""
     from dear_mpi.collectives.program.user_file import entry_points_of, is_in_file
 
     name, colon, _ = spec.partition(":")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Sharded(VirtualTrainer):
-    """A trainer in a dry run whose ranks update shards: what they need comes with ``step()``, not earlier."""
+    """Try a schedule with sharded updates, whose hyperparameters come with ``step()``, not earlier."""
 
     def end_backward(self) -> None:
         if self.rules.all_started:

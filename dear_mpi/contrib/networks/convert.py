@@ -36,8 +36,8 @@ KINDS = (
 OUT = "The file to write: .xml, .json, .goal or .et for programs, .json for networks and workloads."
 MOST_RANKS, MOST_BYTES = 1024, 1 << 50
 FLAGS = argument("source", str, KINDS, "IN") | argument("target", Path, OUT, "OUT")
-FLAGS |= flag("collective", str, f"Of an algorithm by name: {', '.join(COLLECTIVES)}.", "all_reduce")
-FLAGS |= flag("ranks", int, "Of an algorithm by name.", 4, min=1, max=MOST_RANKS)
+FLAGS |= flag("collective", str, f"If IN is an algorithm's name: {', '.join(COLLECTIVES)}.", "all_reduce")
+FLAGS |= flag("ranks", int, "Number of ranks, if IN is an algorithm's name.", 4, min=1, max=MOST_RANKS)
 FLAGS |= flag("size", str, "Size of the whole buffer, for .goal and .et.", "1MiB")
 
 

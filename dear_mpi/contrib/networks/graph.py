@@ -89,7 +89,7 @@ class Graph:
 
     @cached_property
     def peers(self) -> list[list[int]]:
-        """Return the ranks to which each rank has a link, ascending."""
+        """Return each rank's peers over a link, ascending."""
         found: list[list[int]] = [[] for _ in range(self.size)]
         for source, dest in sorted(self.links):
             found[source].append(dest)
@@ -178,7 +178,7 @@ def of_file(file: GraphFile) -> Graph:
 
 
 def of_machine(file: MachineFile) -> Graph:
-    """Of a pair that was measured by several paths, take the fastest."""
+    """Take the fastest, if a pair was measured by several paths."""
     if not file.links:
         raise ValueError("it has no links")
     size, links = len(file.ranks), dict[tuple[int, int], float]()

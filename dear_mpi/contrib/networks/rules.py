@@ -206,7 +206,7 @@ def ompi_text(report: Report, number: Callable[[str, str], int] = ompi_number) -
     written = ["rule-file-version-2", f"{len(found)} # collectives"]
     for collective in sorted(found, key=lambda each: OMPI_IDS[each]):
         written += [f"{OMPI_IDS[collective]} # {collective}", "3 # sizes of communicators"]
-        # Of a call in place Open MPI may see no bytes: an all_gather keeps the default there.
+        # In place, Open MPI may see no bytes: an all_gather keeps the default there.
         own = [Rule(0), *(rule._replace(begin=max(rule.begin, 1)) for rule in found[collective])]
         for size, rules in ((1, [Rule(0)]), (ranks, joined(own)), (ranks + 1, [Rule(0)])):
             written += [f"{size} # ranks or more", f"{len(rules)} # sizes of messages"]

@@ -1,12 +1,10 @@
 """A small model that sleeps in its backward pass, so that a long run has few iterations."""
 
-import itertools
 import os
 import time
 
-import numpy as np
-
-from dear_mpi.models.layers import Dense, Gelu, Reshape, SoftmaxCrossEntropy
+from dear_mpi.models.layers import Dense
+from tests import mortal
 
 SLEEP_S = float(os.environ.get("SOAK_SLEEP_S", "0.004"))
 
@@ -18,9 +16,4 @@ class Sleepy(Dense):
 
 
 def build(shape, classes, rng, dtype):
-    sizes = [int(np.prod(shape)), 64, 32, classes]
-    found = [Reshape((sizes[0],))]
-    for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
-        weight = (rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype(dtype)
-        found += [(Sleepy if number == 1 else Dense)(f"layer{number}", weight), Gelu()]
-    return found[:-1], SoftmaxCrossEntropy()
+    return mortal.build(shape, classes, rng, dtype, hidden=(64, 32), second=Sleepy)
