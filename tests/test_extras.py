@@ -142,6 +142,7 @@ def test_a_package_makes_algorithms_from_a_text(folder):
     refused = {
         "made:4": "algorithm 'made:4' fails for rank 0 of 3: ValueError: it is for 4 ranks",
         "made": "algorithm 'made' is made from a text: write made:TEXT",
+        "made:": "algorithm 'made:' has no text after the colon: write made:FILE",
         "mode:3": "does not exist: write it like path/to/mine.py:my_ring",
     }
     for name, text in refused.items():

@@ -227,6 +227,8 @@ def made_from(spec: str) -> Mapping[str, Algorithm]:
     from dear_mpi.collectives.program.user_file import load_extra
 
     name, _, text = spec.partition(":")
+    if not text:
+        raise ValueError(f"algorithm {spec!r} has no text after the colon: write {spec}FILE")
     found: Mapping[str, Algorithm] = load_extra("algorithms", name)(text)
     return found
 
@@ -244,7 +246,7 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
     source = algorithm_source(spec)
     algorithm = load_extra("algorithms", spec) if source is None else load(source)
     if source is None and asks_for(algorithm, "text"):
-        raise ValueError(f"algorithm {spec!r} is made from a text: write {spec}:TEXT, such as {spec}:FILE.json")
+        raise ValueError(f"algorithm {spec!r} is made from a text: write {spec}:TEXT, such as {spec}:FILE")
     collective = write_program(checked(spec, algorithm), 0, 2).collective
     return derived(collective, checked(spec, algorithm, collective))
 

@@ -115,7 +115,8 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
                 library = libraries.get(name, transport.name)
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
         if not rows:
-            whys = "; ".join(dict.fromkeys(why for why, _, _ in left_out))
+            reasons = grouped(dict.fromkeys(each[0].partition(": ")[::2] for each in left_out), lambda each: each[1])
+            whys = "; ".join(f"{', '.join(name for name, _ in same)}: {why}" for why, same in reasons.items())
             raise ArgumentError(f"bench: nothing can be measured here: {whys}")
     model = partial(modelled, against_peers(rows), hosts, transport.rates)
     fit, rows = said_by_rank_0(transport, "bench", model, asleep=True)

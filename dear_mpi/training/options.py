@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dear_mpi.training.learning_rate import Rate
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
-NAMES = ", ".join(ALGORITHMS)
+NAMES = f"{', '.join(ALGORITHMS)}, one of an extra, such as synth:FILE"
 FUSION_BY_SIZE = (
     "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
     "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "

@@ -34,17 +34,21 @@ KINDS = (
     "An algorithm's name, or a file: MSCCL .xml, TE-CCL .json, InfraGraph .json or .yaml, lstopo .xml, ASTRA-sim .txt."
 )
 OUT = "The file to write: .xml, .json, .goal or .et for programs, .json for networks and workloads."
-MOST_RANKS, MOST_BYTES = 1024, 1 << 50
+READ = (".xml", ".json", ".yaml", ".yml", ".txt")
+MOST_RANKS = 1024
 FLAGS = argument("source", str, KINDS, "IN") | argument("target", Path, OUT, "OUT")
 FLAGS |= flag("collective", str, f"If IN is an algorithm's name: {', '.join(COLLECTIVES)}.", "all_reduce")
 FLAGS |= flag("ranks", int, "Number of ranks, if IN is an algorithm's name.", 4, min=1, max=MOST_RANKS)
 FLAGS |= flag("size", str, "Size of the whole buffer, for .goal and .et.", "1MiB")
 
 
-def read(source: str, collective: str, ranks: int) -> Sequence[Program] | Graph | dict[str, Any]:
+def is_file(source: str) -> bool:
+    """Whether IN is a file; an algorithm's name may have a text, such as synth:FILE.json."""
+    return Path(source).exists() or (bool(Path(source).suffix) and ":" not in source)
+
+
+def read(source: str) -> Sequence[Program] | Graph | dict[str, Any]:
     """Return programs, a network or a workload. Raises a ValueError that names the place in the file."""
-    if ":" in source and not Path(source).exists():  # an algorithm with a text
-        return programs(source, collective, ranks)
     path = Path(source)
     match path.suffix:
         case ".xml":
@@ -57,7 +61,7 @@ def read(source: str, collective: str, ranks: int) -> Sequence[Program] | Graph 
             return read_yaml(path)
         case ".txt":
             return read_astra(path)
-    return programs(source, collective, ranks)
+    raise ValueError(f"IN {source!r} must be an algorithm's name, or a file that ends in {', '.join(READ)}")
 
 
 def read_yaml(path: Path) -> Graph:
@@ -71,6 +75,17 @@ def read_yaml(path: Path) -> Graph:
         raise ValueError(f"{path}: {' '.join(str(error).split()):.300}") from None
 
 
+def check_given(flags: Flags, *, of_name: bool, timed: bool) -> None:
+    """Refuse flags without a use: a file has its own collective and ranks, and only times need bytes."""
+    for name, used, where in (
+        ("collective", of_name, "IN is an algorithm's name"),
+        ("ranks", of_name, "IN is an algorithm's name"),
+        ("size", timed, "OUT ends in .goal or .et"),
+    ):
+        if name in flags and not used:
+            raise ValueError(f"--{name} {flags[name]} has a use only if {where}")
+
+
 @with_flags(FLAGS, alone="convert")
 def convert(flags: Flags) -> None:
     """Example: dear-mpi convert ring ring.xml --ranks 8"""
@@ -79,7 +94,9 @@ def convert(flags: Flags) -> None:
     nbytes = parse_bytes(flags.get("size", "1MiB"))
     lookup("collective", collective, COLLECTIVES)
     check_files({"IN": [source]}, [("OUT", target)])
-    found = read(source, collective, ranks)
+    of_file = is_file(source)
+    check_given(flags, of_name=not of_file, timed=target.suffix in (".goal", ".et"))
+    found = read(source) if of_file else programs(source, collective, ranks)
     if isinstance(found, Graph):
         check_ending("OUT", target, (".json",))
         with replacing("OUT", target) as file:

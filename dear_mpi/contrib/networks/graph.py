@@ -160,7 +160,7 @@ def read_graph(path: str | Path) -> Graph:
     if isinstance(path, str) and not path.endswith(".json"):
         return shaped(path)
     with reading("graph", Path(path), WRITER) as content:
-        ours = isinstance(content, dict) and isinstance(content.get("ranks"), int)
+        ours = isinstance(content, dict) and "links" in content and not isinstance(content.get("ranks"), list)
         found = of_file(convert(content, GraphFile)) if ours else of_machine(convert(content, MachineFile))
         if (pair := found.unreachable()) is not None:
             raise ValueError("rank {1} cannot be reached from rank {0}: measure more pairs".format(*pair))

@@ -118,7 +118,7 @@ def given(tmp_path):
         path = tmp_path / name
         text = change(TEXTS[name])
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read(str(path), "all_reduce", 4)
+        return read(str(path))
 
     return given
 
@@ -346,13 +346,13 @@ def test_other_json_is_refused_in_words(content, tmp_path):
     file = tmp_path / "other.json"
     file.write_text(content)
     with pytest.raises(ValueError, match="must have instances and edges"):
-        read(str(file), "all_reduce", 2)
+        read(str(file))
 
 
-def test_an_algorithm_with_a_text_is_read(tmp_path):
+def test_an_algorithm_with_a_text_is_converted(tmp_path):
     write_msccl(tmp_path / "ring.xml", programs("ring", "all_reduce", 4))
     for name in ("synth:fattree:2x2,1", f"msccl:{tmp_path / 'ring.xml'}"):
-        verify(read(name, "all_reduce", 4))
+        assert "of 4 ranks" in succeed("convert", name, tmp_path / "out.xml").output
 
 
 def test_a_machine_becomes_a_graph(given):
@@ -373,7 +373,7 @@ def test_an_infrastructure_becomes_a_graph(given, tmp_path):
     assert Port((3,), 32e9, 32e9) in found.ports
     yaml = pytest.importorskip("yaml")
     (tmp_path / "infra.yaml").write_text(yaml.safe_dump(INFRAGRAPH))
-    assert read(str(tmp_path / "infra.yaml"), "", 0) == found
+    assert read(str(tmp_path / "infra.yaml")) == found
 
 
 def test_a_workload_becomes_a_table(given, tmp_path):
@@ -436,7 +436,13 @@ def test_the_command_converts(tmp_path):
     assert_one_line(invoke("convert", ring, tmp_path / "ring.txt"), "must end in .xml or .json or .goal or .et")
     (tmp_path / "wrong.xml").write_text(FILES["ring"].replace('"rrcs"', '"rcs"', 1))
     assert_one_line(invoke("convert", tmp_path / "wrong.xml", ring), "wrong.xml: rank 0, step 1: must receive chunk 1")
-    assert_one_line(invoke("convert", tmp_path / "none.xml", ring), "none.xml cannot be read")
+    for arguments, said in (
+        ((tmp_path / "none.xml", ring), "none.xml cannot be read"),
+        (("ring.goal", ring), "IN 'ring.goal' must be an algorithm's name, or a file that ends in .xml, .json"),
+        ((ring, tmp_path / "new.xml", "--ranks", 4), "--ranks 4 has a use only if IN is an algorithm's name"),
+        ((ring, tmp_path / "new.xml", "--size", "4KiB"), "--size 4KiB has a use only if OUT ends in .goal or .et"),
+    ):
+        assert_one_line(invoke("convert", *arguments), said)
 
 
 @pytest.mark.skipif(not TECCL, reason="TECCL_FILES names no folder of solved schedules")
@@ -446,7 +452,7 @@ def test_published_schedules_are_proved():
     files, proved = files if EVERY else files[:: len(files) // 8 or 1], 0
     for path in files:
         try:
-            found = read(str(path), "", 0)
+            found = read(str(path))
         except ValueError as error:
             refusal = str(error)
         else:

@@ -105,6 +105,7 @@ OURS = {"ranks": 3, "links": [[0, 1, 1.0], [1, 2, 1.0], [2, 0, 1.0]]}
 
 
 @pytest.mark.parametrize(("content", "said"), [
+    ({"links": [[0, 1, 1.0]]}, "it must have the field 'ranks'"),
     ({"ranks": 2, "links": []}, "rank 1 cannot be reached from rank 0: measure more pairs"),
     (OURS | {"links": [[0, 1, 1.0], [1, 0, 1.0], [2, 0, 1.0]]}, "rank 2 cannot be reached from rank 0"),
     (OURS | {"links": [[0, 1, 1.0], [1, 0, 1.0], [0, 2, 1.0]]}, "rank 0 cannot be reached from rank 2"),

@@ -25,8 +25,9 @@ def read_elements(
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler = lambda name, attributes: begin(name, attributes, parser.CurrentLineNumber)
     parser.EndElementHandler, parser.CharacterDataHandler = end, text
+    content = read_bytes(path)
     try:
-        parser.Parse(read_bytes(path), True)
+        parser.Parse(content, True)
     except expat.ExpatError as error:
         raise ValueError(f"{path}, line {error.lineno}: {expat.ErrorString(error.code)}") from None
     except ValueError as error:
