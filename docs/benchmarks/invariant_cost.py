@@ -31,19 +31,20 @@ SUMS = {
     "fixed32": lambda passes: ["--invariant", str(MICRO_BATCHES), "--wire", "fixed32"],
 }
 
-HEAD = f"""`--invariant {MICRO_BATCHES}` sends the ring's bytes, except on 3 ranks, which do not divide {MICRO_BATCHES}.
+HEAD = f"""`--invariant {MICRO_BATCHES}` sends more than the ring on 3 ranks only: they do not divide it.
 
 - **MB sent**: by the busiest rank in an iteration; **MB held**: for gradients, by rank 0.
 - **Threads**: {LAYERS} x {ELEMENTS} elements of fp32 under `sequential`, whose layers take no time, over an EMULATED
   {parse_link(LINK)}; the median of {ITERATIONS - 2} iterations.
-- **Hosts**: network namespaces, one rank on each, links of 1 Gbit/s; `dear` on
-  `{" ".join(TRAINED)}`, whose layers sleep. Each cell is the median of {ROUNDS} runs in turns, with the least and the
-  greatest. The ring takes as many passes (`--accumulate`). `fixed32` is `--invariant {MICRO_BATCHES} --wire fixed32`.
+- **Hosts**: network namespaces with one rank and a link of 1 Gbit/s each; `dear` on
+  `{" ".join(TRAINED)}`.
+  A cell is the median of {ROUNDS} runs in turns, with the least and the greatest. The ring takes as many passes
+  (`--accumulate`). `fixed32` is `--invariant {MICRO_BATCHES} --wire fixed32`.
 """
 
 
 def cost(world, table, micro_batches):
-    """Bytes sent by the busiest rank, bytes held by rank 0 for gradients, seconds of an iteration, and micro-batches."""
+    """Bytes sent by the busiest rank, bytes held by rank 0 for gradients, seconds of an iteration, micro-batches."""
     choices = {"model": f"synthetic:{table}", "forward_time": 0.0, "backward_time": 0.0, "fusion": "layers:1"}
     config = Config.of(choices | {"invariant": micro_batches, "schedule": "sequential", "algorithm": "ring"})
     with Job(config, world, ["sequential"]) as job:

@@ -35,7 +35,6 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.schedules import SCHEDULES
 from docs.benchmarks.invariant_cost import cost
-from tests.markdown import ROOT
 from tests.training.route_checks import layers
 from tests.training_checks import EVERY, RANKS, agreed, check_bits_of_one_rank, on_all, on_one_rank, settings
 from tests.training_checks import run_invariant as run
@@ -250,23 +249,6 @@ def test_predictions_have_the_passes_and_bytes_of_the_tree():
         found, ring = seconds(ranks=(ranks,), invariant=8, **slow), seconds(ranks=(ranks,), **slow)
         assert found[0] == pytest.approx(passes * ring[0])
         assert found[1] == pytest.approx((1 + subtrees_sent) / 2 * ring[1], rel=0.05)
-
-
-def test_the_page_has_these_costs():
-    """A session holds a row for each subtree, the first subtree's sum, and partial sums of each level."""
-    rows = {"micro-batches of the slowest rank": [], "bytes sent, compared with `ring`": [], "more memory": []}
-    slowest, nbytes, memory = rows.values()
-    for ranks in RANKS:
-        parts = shares(8, ranks)
-        most = max(len(subtrees(part)) for part in parts)
-        kept = max(leaf.kept - leaf.merges + 1 for part in parts for leaf in leaves(part) if leaf.goes == "kept")
-        slowest.append(max(map(len, parts)))
-        nbytes.append("none" if ranks == 1 else f"{(1 + most) / 2:g}")
-        memory.append(most + (most - 1) + kept)
-    page = (ROOT / "docs" / "schedules.md").read_text()
-    for name, row in rows.items():
-        (line,) = [each for each in page.splitlines() if each.startswith(f"| {name}")]
-        assert [cell.strip() for cell in line.split("|")[2:-1]] == [*map(str, row)]
 
 
 @pytest.mark.parametrize(("ranks", "sent", "held"), [(1, None, 5), (2, 1, 4), (3, 1.5, 5), (4, 1, 3), (5, 1, 3)])
