@@ -1,9 +1,5 @@
 """Read MSCCL's XML: what each thread block of each GPU does, step by step, with buffers i, o and s (scratch).
 
-    s   send                     rrc   receive, add, keep          cpy   copy inside the GPU
-    r   receive                  rrs   receive, add, send          re    add inside the GPU
-    rcs receive, keep, send      rrcs  receive, add, keep, send    nop   wait for ``depid`` and ``deps`` only
-
 A ``<copy>`` of a GPU goes from i to o before all steps. Order: the steps of a block; step ``deps`` of block ``depid``,
 which must be over; the messages of a connection (from, to, channel). If two steps use one place, and one of them writes
 it, this order must decide which comes first: else the file has a race, and is refused. The rest is data flow:
@@ -15,10 +11,10 @@ Source: msccl-tools and the interpreter of microsoft/msccl; Cowan et al., MSCCLa
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,16 +22,25 @@ import numpy as np
 
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.contrib.networks.formats.dataflow import DataFlow, Value
-from dear_mpi.contrib.networks.formats.xml import Attributes, read_elements, whole
+from dear_mpi.contrib.networks.formats.dataflow import MOST_WORK, DataFlow, Value
+from dear_mpi.contrib.networks.formats.xml import Element, read_tree
 from dear_mpi.reporting.units import plural
 
 NAMES = {name.replace("_", ""): name for name in COLLECTIVES}  # in files: allreduce
-SENDS, RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrc", "rrs", "rrcs")
-READS, KEEPS = ("s", "cpy", "re", "rrc", "rrs", "rrcs"), ("r", "rcs", "rrc", "rrcs", "cpy", "re")
-SUMS = ("re", "rrc", "rrs", "rrcs")
+INNER = {"algo": ("gpu",), "gpu": ("copy", "tb"), "tb": ("step",)}
+TYPES = {
+    "nop": (),  # waits only
+    "s": ("read", "send"),
+    "r": ("receive", "keep"),
+    "rcs": ("receive", "keep", "send"),
+    "rrc": ("receive", "read", "add", "keep"),
+    "rrs": ("receive", "read", "add", "send"),
+    "rrcs": ("receive", "read", "add", "keep", "send"),
+    "cpy": ("read", "keep"),
+    "re": ("read", "add", "keep"),
+}
 SHARDS = (("all_gather", "i"), ("reduce_scatter", "o"))  # buffers of one shard
-MOST_RANKS, MOST_BLOCKS, MOST_CHUNKS, MOST_WORK = 1024, 1 << 12, 1 << 16, 1 << 18
+MOST_BLOCKS = 1 << 12
 
 Clock: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 """The number of steps of each block that are known to be over."""
@@ -44,11 +49,11 @@ Place: TypeAlias = tuple[int, str, int]
 
 
 @dataclass(slots=True)
-class Line:
-    """A step; ``needs``: the block and step to wait for."""
+class Instruction:
+    """A step of a block; ``needs``: the block and step to wait for."""
 
-    line: int
-    kind: str
+    where: str
+    acts: tuple[str, ...]
     source: tuple[str, int]
     target: tuple[str, int]
     count: int
@@ -59,18 +64,21 @@ class Line:
 class Block:
     """``number``: among all blocks; ``floor``: the earliest step of our program for its next message."""
 
+    where: str
     rank: int
     name: int
     number: int
     send: int
     receive: int
     channel: int
-    lines: list[Line] = field(default_factory=list)
+    steps: list[Instruction] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)  # steps with hasdep 1: they also end the waiting for earlier ones
     at: int = 0
     floor: int = 0
-    floors: list[int] = field(default_factory=list)  # after each step
-    clocks: dict[int, Clock] = field(default_factory=dict)  # after the steps that others wait for
+    passed: dict[int, tuple[int, Clock]] = field(default_factory=dict)  # floor and clock after the awaited steps
+
+    def place(self, number: int) -> str:
+        return f"{self.steps[number].where}: gpu {self.rank}, tb {self.name}, step {number}"
 
 
 @dataclass(slots=True)
@@ -81,173 +89,147 @@ class Sent:
     where: str
 
 
+def check_names(element: Element) -> None:
+    for each in element.inner:
+        if each.name not in INNER.get(element.name, ()):
+            raise ValueError(f"{each.where}: <{each.name:.30}> is not expected in <{element.name}>")
+        check_names(each)
+
+
 class Reader:
+    """Read and check the blocks. ``finer``: our chunks in one of the file's; ``parts``: of ours in a shard."""
+
     def __init__(self, path: Path) -> None:
-        self.path, self.algo = path, dict[str, str]()
+        self.algo = read_tree(path)
         self.gpus: dict[int, dict[int, Block]] = {}
         self.scratch: dict[int, int] = {}
         self.blocks: list[Block] = []
-        self.copies: list[tuple[int, int, int, int, int]] = []  # of a rank, at the start
-        self.open: list[str] = []
+        self.copies: list[tuple[int, Element]] = []
         self.work = 0
-        read_elements(path, self.begin, lambda name: self.open.pop())
-
-    def begin(self, name: str, attributes: Attributes, line: int) -> None:
-        due = ("algo", "gpu", "tb", "step")[len(self.open)] if len(self.open) < 4 else "nothing"
-        if name != due and (name, due) != ("copy", "tb"):
-            raise ValueError(f"<{name:.30}> is not expected here, but <{due}>")
-        self.open.append(name)
-        if name == "algo":
-            self.algo = dict(attributes)
-        elif name == "gpu":
-            rank = whole(attributes, "id", most=MOST_RANKS)
+        if self.algo.name != "algo":
+            raise ValueError(f"{self.algo.where}: <{self.algo.name:.30}> is not expected here, but <algo>")
+        check_names(self.algo)
+        for gpu in self.algo.inner:
+            rank = gpu.number("id")
             if rank in self.gpus:
-                raise ValueError(f"gpu {rank} is there twice")
-            self.gpus[rank], self.scratch[rank] = {}, whole(attributes, "s_chunks", 0, most=MOST_CHUNKS)
-        elif name == "copy":
-            source, target = whole(attributes, "i_off"), whole(attributes, "o_off")
-            self.copies.append((next(reversed(self.gpus)), source, target, whole(attributes, "cnt", 1), line))
-        elif name == "tb":
-            rank, blocks = next(reversed(self.gpus.items()))
-            send, receive = (whole(attributes, each, -1, least=-1, most=MOST_RANKS) for each in ("send", "recv"))
-            block = Block(rank, whole(attributes, "id"), len(self.blocks), send, receive, whole(attributes, "chan", 0))
-            if block.name in blocks or len(self.blocks) == MOST_BLOCKS:
-                raise ValueError(f"gpu {rank}, tb {block.name} is there twice, or follows {MOST_BLOCKS} others")
-            blocks[block.name] = block
-            self.blocks.append(block)
-        else:
-            self.add_step(attributes, line)
+                raise ValueError(f"{gpu.where}: gpu {rank} is defined twice")
+            self.gpus[rank], self.scratch[rank] = {}, gpu.number("s_chunks", 0)
+            for each in gpu.inner:
+                if each.name == "tb":
+                    self.add_block(rank, each)
+                else:
+                    self.copies.append((rank, each))
+        self.check_header()
+        self.check_blocks()
 
-    def add_step(self, attributes: Attributes, line: int) -> None:
-        block, kind = self.blocks[-1], attributes.get("type", "")
-        number = whole(attributes, "s")
-        if number != len(block.lines):
-            raise ValueError(f"step {number} must be {len(block.lines)}: steps are numbered from 0 on")
-        if kind not in ("nop", *READS, *KEEPS):
-            raise ValueError(f"the type must be one of nop, {', '.join(sorted({*READS, *KEEPS}))}, not {kind!r:.30}")
-        places = list[tuple[str, int]]()
-        for end in ("src", "dst"):
-            buffer, offset = attributes.get(f"{end}buf", ""), whole(attributes, f"{end}off", -1, least=-1)
-            if buffer not in ("i", "o", "s") and kind != "nop":
-                raise ValueError(f"{end}buf must be i, o or s, not {buffer!r:.30}")
-            places.append((buffer, offset))
-        needs = whole(attributes, "depid", -1, least=-1), whole(attributes, "deps", -1, least=-1)
-        count = whole(attributes, "cnt", 1, least=int(kind != "nop"))
-        self.work += count or 1
-        if self.work > MOST_WORK:
-            raise ValueError(f"the steps have more than {MOST_WORK} chunks in all")
-        if whole(attributes, "hasdep", 0, most=1):
-            block.signals.append(number)
-        source, target = places
-        block.lines.append(Line(line, kind, source, target, count, None if -1 in needs else needs))
+    def add_block(self, rank: int, tb: Element) -> None:
+        peers = tb.number("send", -1), tb.number("recv", -1)
+        block = Block(tb.where, rank, tb.number("id"), len(self.blocks), *peers, tb.number("chan", 0))
+        if block.name in self.gpus[rank] or len(self.blocks) == MOST_BLOCKS:
+            raise ValueError(
+                f"{tb.where}: gpu {rank}, tb {block.name} is defined twice, or follows {MOST_BLOCKS} others"
+            )
+        self.gpus[rank][block.name] = block
+        self.blocks.append(block)
+        for number, step in enumerate(tb.inner):
+            if step.number("s") != number:
+                raise ValueError(
+                    f"{step.where}: step {step.number('s')} must be {number}: steps are numbered from 0 on"
+                )
+            kind = step.attributes.get("type", "")
+            if kind not in TYPES:
+                raise ValueError(f"{step.where}: the type must be one of {', '.join(TYPES)}, not {kind!r:.30}")
+            count = step.number("cnt", 1, least=int(kind != "nop"))
+            self.work += count or 1
+            if self.work > MOST_WORK:
+                raise ValueError(f"{step.where}: the steps have more than {MOST_WORK} chunks in all")
+            source = step.attributes.get("srcbuf", ""), step.number("srcoff", -1)
+            target = step.attributes.get("dstbuf", ""), step.number("dstoff", -1)
+            depends = step.number("depid", -1), step.number("deps", -1)
+            needs = None if -1 in depends else depends
+            block.steps.append(Instruction(step.where, TYPES[kind], source, target, count, needs))
+            if step.number("hasdep", 0):
+                block.signals.append(number)
 
-    def name(self, block: Block, number: int | None = None) -> str:
-        number = block.at if number is None else number
-        return f"{self.path}, line {block.lines[number].line}: gpu {block.rank}, tb {block.name}, step {number}"
+    def check_header(self) -> None:
+        algo, self.size = self.algo, len(self.gpus)
+        coll, total = algo.attributes.get("coll", ""), algo.number("nchunksperloop")
+        self.collective = NAMES.get(coll.replace("_", ""), "")
+        if not self.collective:
+            raise ValueError(f"{algo.where}: coll must be one of {', '.join(NAMES)}, not {coll!r:.30}")
+        if not self.gpus or sorted(self.gpus) != list(range(self.size)) or algo.number("ngpus", self.size) != self.size:
+            raise ValueError(f"{algo.where}: the gpus must be numbered 0 to ngpus - 1, not {sorted(self.gpus)!s:.60}")
+        self.finer = self.size // math.gcd(total, self.size)
+        self.parts = total * self.finer // self.size
+        if self.finer > 1 and self.collective in ("all_gather", "reduce_scatter", "all_to_all"):
+            raise ValueError(f"{algo.where}: nchunksperloop must be a multiple of the {self.size} gpus, not {total}")
+        if total < 1 or max(total * self.size, self.work) * self.finer > MOST_WORK:
+            raise ValueError(f"{algo.where}: {self.size} gpus with {total} chunks are too many, or none")
 
-    def checked(self) -> tuple[str, int, int, int]:
-        """Return the collective, the number of ranks, the chunks of a shard, and of our chunks in one of the file."""
-        size, collective = len(self.gpus), NAMES.get(self.algo.get("coll", "").replace("_", ""))
-        try:
-            if collective is None:
-                raise ValueError(f"coll must be one of {', '.join(NAMES)}, not {self.algo.get('coll', '')!r:.30}")
-            if sorted(self.gpus) != list(range(size)) or not size or whole(self.algo, "ngpus", size) != size:
-                raise ValueError(f"the gpus must be numbered 0 to ngpus - 1, not {sorted(self.gpus)!s:.60}")
-            total = whole(self.algo, "nchunksperloop", least=1, most=MOST_CHUNKS)
-            finer = size // math.gcd(total, size)
-            if finer > 1 and collective in ("all_gather", "reduce_scatter", "all_to_all"):
-                raise ValueError(f"nchunksperloop must be a multiple of the {size} gpus, not {total}")
-            if max(total * size, self.work) * finer > MOST_WORK:
-                raise ValueError(f"{size} gpus with {total} chunks are too many")
-        except ValueError as error:
-            raise ValueError(f"{self.path}, <algo>: {error}") from None
-        self.check_blocks(size)
-        return collective, size, total * finer // size, finer
-
-    def check_blocks(self, size: int) -> None:
+    def check_blocks(self) -> None:
         seen = set[tuple[str, int, int, int]]()
         for block in self.blocks:
-            where = f"{self.path}: gpu {block.rank}, tb {block.name}"
-            for what, peer in (("send", block.send), ("recv", block.receive)):
-                if not -1 <= peer < size or peer == block.rank:
-                    raise ValueError(f"{where}: {what} must be another gpu of 0..{size - 1}, or -1, not {peer}")
+            gpu, where = self.gpus[block.rank], f"{block.where}: gpu {block.rank}, tb {block.name}"
+            for act, what, peer in (("send", "send", block.send), ("receive", "recv", block.receive)):
+                if not -1 <= peer < self.size or peer == block.rank:
+                    raise ValueError(f"{where}: {what} must be another gpu of 0..{self.size - 1}, or -1, not {peer}")
                 key = what, block.rank, peer, block.channel
                 if peer >= 0 and key in seen:
                     raise ValueError(f"{where}: another tb has {what} {peer} on channel {block.channel} as well")
                 seen.add(key)
-            for number, line in enumerate(block.lines):
-                if line.kind in SENDS and block.send < 0:
-                    raise ValueError(f"{self.name(block, number)}: sends, and its tb has send -1")
-                if line.kind in RECEIVES and block.receive < 0:
-                    raise ValueError(f"{self.name(block, number)}: receives, and its tb has recv -1")
-                if line.needs:
-                    depid, deps = line.needs
-                    signals = self.gpus[block.rank][depid].signals if depid in self.gpus[block.rank] else []
+                for number, step in enumerate(block.steps):
+                    if act in step.acts and peer < 0:
+                        raise ValueError(f"{block.place(number)}: {act}s, and its tb has {what} -1")
+            for number, step in enumerate(block.steps):
+                if step.needs:
+                    depid, deps = step.needs
+                    signals = gpu[depid].signals if depid in gpu else []
                     if not signals or signals[-1] < deps:
                         ends = f"waits for ever: no step of tb {depid} from {deps} on has hasdep 1"
-                        raise ValueError(f"{self.name(block, number)}: {ends}")
-                    line.needs = depid, signals[bisect_left(signals, deps)]
+                        raise ValueError(f"{block.place(number)}: {ends}")
+                    step.needs = depid, signals[bisect_left(signals, deps)]
 
 
 class Replay:
     """Run the blocks in an order that the file allows."""
 
     def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.collective, self.size, self.parts, self.finer = reader.checked()
-        self.flow = DataFlow(self.collective, self.size, self.parts)
-        self.in_place = reader.algo.get("inplace", "1") != "0"
+        self.reader, self.finer = reader, reader.finer
+        self.flow = DataFlow(reader.collective, reader.size, reader.parts)
+        self.buffers = {"i": "i", "o": "o", "s": "s"}
+        if reader.algo.attributes.get("inplace", "1") != "0":
+            self.buffers |= {"i": "io", "o": "io"}  # one buffer
         self.memory: dict[Place, Value] = {}
         # The last (block, step) that wrote a place, and by block the last step that has read it since.
         self.writers, self.readers = dict[Place, tuple[int, int]](), defaultdict[Place, dict[int, int]](dict)
         self.sent = defaultdict[tuple[int, int, int], deque[Sent]](deque)
         self.next_send = defaultdict[tuple[int, int, int], int](int)
         self.clocks = [np.zeros(len(reader.blocks), np.int32) for _ in reader.blocks]
-        self.awaited = {(block.rank, *line.needs) for block in reader.blocks for line in block.lines if line.needs}
-        contract = COLLECTIVES[self.collective]
-        for place, rank, chunk in self.owned(contract.begins, "i"):
-            self.keep(place, self.flow.given(rank, chunk))
-        for rank, source, target, count, line in reader.copies:
+        self.awaited = {(block.rank, *step.needs) for block in reader.blocks for step in block.steps if step.needs}
+        for (rank, chunk), value in self.flow.given().items():
+            self.keep((rank, self.buffers["i"], chunk), value)
+        for rank, copy in reader.copies:
+            ends, count = (("i", copy.number("i_off")), ("o", copy.number("o_off"))), copy.number("cnt", 1)
             try:
-                pairs = self.places(rank, ("i", source), count), self.places(rank, ("o", target), count)
-                for one, other in zip(*pairs, strict=True):
+                for one, other in zip(*(self.places(rank, end, count) for end in ends), strict=True):
                     self.keep(other, self.memory[one])
             except (KeyError, ValueError):
-                fault = f"line {line}: gpu {rank} cannot copy i{source} to o{target}"
-                raise ValueError(f"{reader.path}, {fault}") from None
+                names = " to ".join(f"{buffer}{offset}" for buffer, offset in ends)
+                raise ValueError(f"{copy.where}: gpu {rank} cannot copy {names}") from None
         self.run()
-        ends = self.owned(contract.ends, "o")
-        self.results = {(rank, chunk): self.result(place, rank, chunk) for place, rank, chunk in ends}
-
-    def owned(self, holds: Callable[[int, int], bool], buffer: str) -> Iterator[tuple[Place, int, int]]:
-        for rank, chunk in product(range(self.size), range(self.size * self.parts)):
-            if holds(rank, chunk // self.parts):
-                yield self.canonical(rank, buffer, chunk - self.first(rank, buffer)), rank, chunk
-
-    def first(self, rank: int, buffer: str) -> int:
-        return rank * self.parts if (self.collective, buffer) in SHARDS else 0
-
-    def canonical(self, rank: int, buffer: str, offset: int) -> Place:
-        """In place, i and o are one buffer."""
-        if buffer == "s" or not self.in_place:
-            return rank, buffer, offset
-        return rank, "io", offset + self.first(rank, buffer)
 
     def places(self, rank: int, where: tuple[str, int], count: int) -> list[Place]:
+        """Return places by our chunks' numbers; scratch has its own."""
         buffer, offset = where
-        chunks = self.parts if (self.collective, buffer) in SHARDS else self.parts * self.size
+        if buffer not in self.buffers:
+            raise ValueError(f"the buffer must be i, o or s, not {buffer!r:.30}")
+        is_shard = (self.reader.collective, buffer) in SHARDS
+        chunks = self.reader.parts * (1 if is_shard else self.reader.size)
         room = self.reader.scratch[rank] if buffer == "s" else chunks // self.finer
-        if offset < 0 or offset + count > room:
+        if not 0 <= offset <= room - count:
             raise ValueError(f"{buffer} has {room} chunks, and {offset}..{offset + count - 1} are not all among them")
-        numbers = range(offset * self.finer, (offset + count) * self.finer)
-        return [self.canonical(rank, buffer, number) for number in numbers]
-
-    def result(self, place: Place, rank: int, chunk: int) -> Value:
-        value = self.memory.get(place)
-        if value is None or value.column != self.flow.column(chunk):
-            found = f"ends with {f'data of chunk {value.column}' if value else 'nothing'} in {place[1]}{place[2]}"
-            raise ValueError(f"{self.reader.path}: gpu {rank} {found}, not chunk {chunk}")
-        return value
+        first = offset * self.finer + (rank * self.reader.parts if is_shard else 0)
+        return [(rank, self.buffers[buffer], first + number) for number in range(count * self.finer)]
 
     def keep(self, place: Place, value: Value) -> None:
         if place in self.memory:
@@ -257,8 +239,8 @@ class Replay:
 
     def read(self, block: Block, places: list[Place]) -> list[Value]:
         self.check_order(block, places, write=False)
-        for _, buffer, offset in [place for place in places if place not in self.memory]:
-            raise ValueError(f"reads {buffer}{offset} before anything is written there")
+        for _, buffer, chunk in [place for place in places if place not in self.memory]:
+            raise ValueError(f"reads {buffer}{chunk} before anything is written there")
         return [self.memory[place] for place in places]
 
     def check_order(self, block: Block, places: list[Place], *, write: bool) -> None:
@@ -280,30 +262,30 @@ class Replay:
         waiting, ready = defaultdict[tuple[Any, ...], list[Block]](list), deque(self.reader.blocks)
         while ready:
             block = ready.popleft()
-            while block.at < len(block.lines):
+            while block.at < len(block.steps):
                 awaited = self.awaits(block)
                 if awaited:
                     waiting[awaited].append(block)
                     break
                 try:
-                    self.take(block, block.lines[block.at])
+                    self.take(block, block.steps[block.at])
                 except ValueError as error:
-                    raise ValueError(f"{self.reader.name(block)}: {error}") from None
+                    raise ValueError(f"{block.place(block.at)}: {error}") from None
                 block.at += 1
                 ready += waiting.pop(("step", block.rank, block.name, block.at - 1), ())
                 ready += waiting.pop(("message", block.rank, block.send, block.channel), ())
         for (what, rank, one, other), blocks in waiting.items():
             event = f"step {other} of tb {one}" if what == "step" else f"a message from gpu {rank} on channel {other}"
-            raise ValueError(f"{self.reader.name(blocks[0])}: waits for ever for {event}")
+            raise ValueError(f"{blocks[0].place(blocks[0].at)}: waits for ever for {event}")
         for sent in chain.from_iterable(self.sent.values()):
             raise ValueError(f"{sent.where}: the receiver does not expect this message")
 
     def awaits(self, block: Block) -> tuple[Any, ...] | None:
-        line = block.lines[block.at]
-        if line.needs and self.reader.gpus[block.rank][line.needs[0]].at <= line.needs[1]:
-            return "step", block.rank, *line.needs
+        step = block.steps[block.at]
+        if step.needs and self.reader.gpus[block.rank][step.needs[0]].at <= step.needs[1]:
+            return "step", block.rank, *step.needs
         connection = block.receive, block.rank, block.channel
-        return ("message", *connection) if line.kind in RECEIVES and not self.sent[connection] else None
+        return ("message", *connection) if "receive" in step.acts and not self.sent[connection] else None
 
     def sums(self, values: list[Value], bases: list[Value], sent: int, at: int, *, over: bool) -> list[Value]:
         """Return the sums; ``over``: they replace their bases."""
@@ -317,51 +299,49 @@ class Replay:
         for value in values:
             value.names += 1  # the message holds it: it must not become a larger sum
         clock = self.clocks[block.number].copy()
-        self.sent[connection].append(Sent(values, block.floor, clock, self.reader.name(block)))
+        self.sent[connection].append(Sent(values, block.floor, clock, block.place(block.at)))
 
-    def take(self, block: Block, line: Line) -> None:
+    def take(self, block: Block, step: Instruction) -> None:
         clock, rank, sent = self.clocks[block.number], block.rank, 0
         arrived = list[Value]()
-        if line.needs:
-            other = self.reader.gpus[rank][line.needs[0]]
-            np.maximum(clock, other.clocks[line.needs[1]], out=clock)
-            block.floor = max(block.floor, other.floors[line.needs[1]])
-        if line.kind in RECEIVES:
+        if step.needs:
+            floor, known = self.reader.gpus[rank][step.needs[0]].passed[step.needs[1]]
+            np.maximum(clock, known, out=clock)
+            block.floor = max(block.floor, floor)
+        if "receive" in step.acts:
             message = self.sent[block.receive, rank, block.channel].popleft()
             np.maximum(clock, message.clock, out=clock)
             arrived, sent = message.values, message.step
-            if len(arrived) != line.count * self.finer:
-                raise ValueError(
-                    f"receives {line.count} chunks, not the {len(arrived) // self.finer} of {message.where}"
-                )
-        sources = self.places(rank, line.source, line.count) if line.kind in READS else []
-        targets = self.places(rank, line.target, line.count) if line.kind in KEEPS else []
+            if len(arrived) != step.count * self.finer:
+                chunks = len(arrived) // self.finer
+                raise ValueError(f"receives {step.count} chunks, not the {chunks} of {message.where}")
+        sources = self.places(rank, step.source, step.count) if "read" in step.acts else []
+        targets = self.places(rank, step.target, step.count) if "keep" in step.acts else []
         values = self.read(block, sources)
-        if line.kind == "re":
-            values = self.sums(values, self.read(block, targets), 0, 0, over=True)
-        elif line.kind in SUMS:
+        if "add" in step.acts and arrived:
             values = self.sums(arrived, values, sent, max(block.floor, sent), over=sources == targets)
+        elif "add" in step.acts:
+            values = self.sums(values, self.read(block, targets), 0, 0, over=True)
         elif arrived:
             values = [self.flow.move(value, rank, max(block.floor, sent)) for value in arrived]
-        if line.kind in RECEIVES:
+        if arrived:
             block.floor = max(value.made for value in values) + 1
-        if line.kind in KEEPS:
+        if "keep" in step.acts:
             self.check_order(block, targets, write=True)
             for place, value in zip(targets, values, strict=True):
                 self.keep(place, value)
         clock[block.number] = block.at + 1
-        if line.kind in SENDS:
+        if "send" in step.acts:
             self.send(block, values)
-        block.floors.append(block.floor)
         if (rank, block.name, block.at) in self.awaited:
-            block.clocks[block.at] = clock.copy()
+            block.passed[block.at] = block.floor, clock.copy()
 
 
 def read_msccl(path: Path) -> list[Program]:
     """Return all ranks' programs, unproved; ValueErrors name the line, the gpu, the thread block and the step."""
     replay = Replay(Reader(path))
     try:
-        return replay.flow.programs(replay.results)
+        return replay.flow.programs(lambda rank, chunk: replay.memory.get((rank, replay.buffers["o"], chunk)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

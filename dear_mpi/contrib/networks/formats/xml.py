@@ -21,6 +21,13 @@ class Element:
     inner: list["Element"] = field(default_factory=list)
     text: str = ""
 
+    def number(self, name: str, default: int | None = None, *, least: int = -1) -> int:
+        """Return an attribute as a whole number; files write -1 for none."""
+        text = self.attributes.get(name, "" if default is None else str(default))
+        if not text.removeprefix("-").isdecimal() or len(text) > 9 or int(text) < least:
+            raise ValueError(f"{self.where}: {name} must be a whole number >= {least}, not {text!r:.30}")
+        return int(text)
+
 
 def read_tree(path: Path) -> Element:
     """Return the root. ValueErrors name the file and the line."""
@@ -90,15 +97,3 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > MOST_BYTES:
         raise ValueError(f"{path} has more than {MOST_BYTES} bytes")
     return content
-
-
-def whole(attributes: Attributes, name: str, default: int | None = None, *, least: int = 0, most: int = 1 << 20) -> int:
-    """Return an attribute as a whole number within limits."""
-    text = attributes.get(name)
-    if text is None and default is not None:
-        return default
-    if text is None:
-        raise ValueError(f"the attribute {name!r} is missing")
-    if not text.removeprefix("-").isdecimal() or len(text) > 9 or not least <= int(text) <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {text:.30}")
-    return int(text)
