@@ -19,7 +19,7 @@ A sum takes over the place of its base if nothing reads the base later. Otherwis
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -57,19 +57,14 @@ class Transfer(NamedTuple):
     received: int
 
 
-@dataclass(eq=False, slots=True)
-class Place:
-    """Values that follow each other in one slot, each made from the one before."""
+class Place(NamedTuple):
+    """Where to put values that follow each other, each made from the one before; ``is_free``: any slot will do."""
 
+    is_new: bool  # not given at the start
+    is_free: bool
     start: int
     end: int
     values: list[Value]
-    slot: int = -1
-
-    @property
-    def is_free(self) -> bool:
-        """Whether any slot will do: it holds neither given data nor results."""
-        return self.values[0].home < 0 and self.end < FOREVER
 
 
 class DataFlow:
@@ -132,15 +127,24 @@ class DataFlow:
         columns = defaultdict[tuple[int, int], list[Value]](list)
         for value in self.values:
             columns[value.rank, value.column].append(value)
+        slots = dict[Value, int]()
+        for values in columns.values():
+            slots |= self.placed(values, ends)
+
+        def transfer(time: int, source: Value, rank: int, slot: int, *, combine: bool = False) -> Transfer:
+            sent, received = (each * self.period + source.column for each in (slots[source], slot))
+            return Transfer(time, source.rank, rank, combine, sent, received)
+
+        transfers = list[Transfer]()
+        for value in self.values:
+            rank, slot, base = value.rank, slots[value], value.base
+            if base and slots[base] != slot:
+                transfers.append(transfer(2 * value.made - 1, base, rank, slot))
+            combine = base is not None
+            transfers += (transfer(2 * value.made, term, rank, slot, combine=combine) for term in value.terms)
         last = 2 * max((value.made for value in self.values), default=0) + 1
-        slots, transfers = dict[Value, int](), list[Transfer]()
-        for (rank, column), values in columns.items():
-            for place in self.placed(values, ends):
-                slots.update(dict.fromkeys(place.values, place.slot))
-                for slot in (slot for value in place.values for slot in ends.get(value, ()) if slot != place.slot):
-                    sent, received = (each * self.period + column for each in (place.slot, slot))
-                    transfers.append(Transfer(last, rank, rank, False, sent, received))
-        transfers += (each for value in self.values for each in self.arrivals(value, slots))
+        for value, finals in ends.items():
+            transfers += (transfer(last, value, value.rank, slot) for slot in finals if slot != slots[value])
         local = any(each.source == each.target for each in transfers)  # programs without scratch have no local work
         return self.written(transfers, max([each.received // self.chunks for each in transfers] + [int(local)]))
 
@@ -161,49 +165,41 @@ class DataFlow:
                     gone.add(term)
         self.values = [value for value in self.values if value not in gone]
 
-    def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> list[Place]:
+    def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> dict[Value, int]:
         """Share slots out: first to given data, then to results, then to all others, which take the first that fits."""
-        follows, last = dict[Value, Value](), {value: max(value.reads, default=0) for value in values}
+        chains, chain_of = list[list[Value]](), dict[Value, list[Value]]()
         for value in values:
-            if value.base and value.base not in ends and last[value.base] == value.made:
-                follows[value.base] = value
-        places, later = list[Place](), set(follows.values())
-        for value in (value for value in values if value not in later):
-            chain = [value]
-            while chain[-1] in follows:
-                chain.append(follows[chain[-1]])
-            used = max(chain[-1].made, *(last[each] for each in chain))
-            end = FOREVER if any(each in ends for each in chain) else 2 * used
-            places.append(Place(2 * value.made - (value.base is not None), end, chain))
-        places.sort(key=lambda place: (place.values[0].home < 0, place.is_free, place.start, place.end))
-        taken = defaultdict[int, list[Place]](list)
+            base = value.base
+            if base and base not in ends and max(base.reads) == value.made and chain_of[base][-1] is base:
+                chain_of[value] = chain_of[base]
+            else:
+                chain_of[value] = []
+                chains.append(chain_of[value])
+            chain_of[value].append(value)
+        places = list[Place]()
+        for chain in chains:
+            first, last = chain[0], chain[-1]
+            end = FOREVER if last in ends else 2 * max(last.made, *last.reads, 0)
+            is_new, start = first.home < 0, 2 * first.made - (first.base is not None)
+            places.append(Place(is_new, is_new and last not in ends, start, end, chain))
+        slots, taken = dict[Value, int](), defaultdict[int, list[Place]](list)
         first_copy = self.chunks // self.period
-        for place in places:
-            first, finals = place.values[0], [slot for each in place.values for slot in ends.get(each, ())]
+        for place in sorted(places, key=lambda place: place[:4]):
+            first, finals = place.values[0], ends.get(place.values[-1], [])
             others = range(first_copy if finals else 0, first_copy * (1 + MOST_COPIES))  # a result waits in scratch
-            for place.slot in [first.home] if first.home >= 0 else [*finals, *others]:
-                slot = taken[place.slot]
+            for slot in [*finals, *others] if place.is_new else [first.home]:
                 # The later one may be written in the step that reads the earlier one for the last time.
-                if all(
-                    place.start != each.start and (place.end <= each.start or each.end <= place.start) for each in slot
-                ):
+                starts = [(each, place) if each.start < place.start else (place, each) for each in taken[slot]]
+                if all(one.start < other.start and one.end <= other.start for one, other in starts):
                     break
             else:
                 needs = f"needs more than {MOST_COPIES} scratch copies of chunk {first.column}"
                 raise ValueError(f"rank {first.rank}, step {first.made}: {needs}")
-            if slot and slot[-1].is_free:  # of free ones, which are in order of time, the last is enough
-                slot.pop()
-            slot.append(place)
-        return places
-
-    def arrivals(self, value: Value, slots: Mapping[Value, int]) -> Iterator[Transfer]:
-        rank, to = value.rank, slots[value] * self.period + value.column
-        if value.base and slots[value.base] != slots[value]:
-            sent = slots[value.base] * self.period + value.column
-            yield Transfer(2 * value.made - 1, rank, rank, False, sent, to)
-        for term in value.terms:
-            sent = slots[term] * self.period + value.column
-            yield Transfer(2 * value.made, term.rank, rank, value.base is not None, sent, to)
+            if taken[slot] and taken[slot][-1].is_free:  # of free ones, which are in order of time, the last is enough
+                taken[slot].pop()
+            taken[slot].append(place)
+            slots.update(dict.fromkeys(place.values, slot))
+        return slots
 
     def written(self, transfers: list[Transfer], copies: int) -> list[Program]:
         numbers = {time: number for number, time in enumerate(sorted({each.time for each in transfers}))}
@@ -214,17 +210,12 @@ class DataFlow:
             sends[first.source, step].append(Send(first.target, range(sent, sent + count)))
             receive = Receive(first.source, range(received, received + count), first.combine)
             receives[first.target, step].append(receive)
-        return [
-            Program(
-                self.collective,
-                rank,
-                self.size,
-                tuple(Step(tuple(sends[rank, step]), tuple(receives[rank, step])) for step in numbers.values()),
-                self.parts,
-                copies,
-            )
-            for rank in range(self.size)
-        ]
+
+        def steps(rank: int) -> tuple[Step, ...]:
+            keys = [(rank, step) for step in numbers.values()]
+            return tuple(Step(tuple(sends[key]), tuple(receives[key])) for key in keys)
+
+        return [Program(self.collective, rank, self.size, steps(rank), self.parts, copies) for rank in range(self.size)]
 
     def merged(self, transfers: list[Transfer]) -> list[tuple[Transfer, int]]:
         """Return runs of neighbouring chunks that travel together, and their lengths. Several sums stay single."""

@@ -14,7 +14,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -277,8 +276,9 @@ class Replay:
         for (what, rank, one, other), blocks in waiting.items():
             event = f"step {other} of tb {one}" if what == "step" else f"a message from gpu {rank} on channel {other}"
             raise ValueError(f"{blocks[0].place(blocks[0].at)}: waits for ever for {event}")
-        for sent in chain.from_iterable(self.sent.values()):
-            raise ValueError(f"{sent.where}: the receiver does not expect this message")
+        for (_, peer, channel), messages in self.sent.items():
+            for sent in messages:
+                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message on channel {channel}")
 
     def awaits(self, block: Block) -> tuple[Any, ...] | None:
         step = block.steps[block.at]
@@ -286,11 +286,6 @@ class Replay:
             return "step", block.rank, *step.needs
         connection = block.receive, block.rank, block.channel
         return ("message", *connection) if "receive" in step.acts and not self.sent[connection] else None
-
-    def sums(self, values: list[Value], bases: list[Value], sent: int, at: int, *, over: bool) -> list[Value]:
-        """Return the sums; ``over``: they replace their bases."""
-        pairs = zip(values, bases, strict=True)
-        return [self.flow.add(value, base, sent, at, last=over and base.names == 1) for value, base in pairs]
 
     def send(self, block: Block, values: list[Value]) -> None:
         connection = block.rank, block.send, block.channel
@@ -318,12 +313,14 @@ class Replay:
         sources = self.places(rank, step.source, step.count) if "read" in step.acts else []
         targets = self.places(rank, step.target, step.count) if "keep" in step.acts else []
         values = self.read(block, sources)
-        if "add" in step.acts and arrived:
-            values = self.sums(arrived, values, sent, max(block.floor, sent), over=sources == targets)
-        elif "add" in step.acts:
-            values = self.sums(values, self.read(block, targets), 0, 0, over=True)
+        at = max(block.floor, sent) if arrived else 0
+        if "add" in step.acts:
+            terms, bases = (arrived, values) if arrived else (values, self.read(block, targets))
+            over = sources == targets or not arrived  # the sums replace their bases
+            pairs = zip(terms, bases, strict=True)
+            values = [self.flow.add(term, base, sent, at, last=over and base.names == 1) for term, base in pairs]
         elif arrived:
-            values = [self.flow.move(value, rank, max(block.floor, sent)) for value in arrived]
+            values = [self.flow.move(value, rank, at) for value in arrived]
         if arrived:
             block.floor = max(value.made for value in values) + 1
         if "keep" in step.acts:

@@ -20,8 +20,8 @@ from dear_mpi.contrib.networks.formats.dataflow import MOST_WORK, DataFlow, Valu
 
 N = r"(\d{1,6})"
 FLOW = re.compile(rf"Chunk {N} from {N} traveled over {N}->{N} in epoch {N}\b")
-DEMAND = re.compile(rf"Demand at {N} for chunk {N} from {N}\b")
-HOP = re.compile(rf"{N}->{N} with volume (\d(?:\.\d{{1,20}})?(?:e-\d\d)?) in epoch {N}\b")
+DEMAND = re.compile(rf"^Demand at {N} for chunk {N} from {N}\b")
+HOP = re.compile(rf"^({N}->{N} with volume (\d(?:\.\d{{1,20}})?(?:e-\d\d)?) in epoch {N}\b)")
 FINEST = 128  # parts of a chunk
 TOLERANCE = 1e-3  # of a volume, which the solver rounds
 
@@ -52,31 +52,28 @@ def hops_of_flows(flows: Any) -> list[Hop]:
 
 def hops_of_paths(demands: Any) -> tuple[list[Hop], int]:
     """Return the hops, and in how many parts they cut a chunk."""
-    paths = list[tuple[int, int, list[re.Match[str]]]]()
+    paths = list[tuple[int, int, float, list[Any]]]()
     for demand, ways in demands.items():
-        found = DEMAND.match(demand)
         try:
-            matches = [[HOP.match(text) for _, text in way] for way in ways]
-        except (TypeError, ValueError):
-            matches = [[None]]
-        whole = [[hop for hop in way if hop] for way in matches]
-        if not found or whole != matches or not all(matches):
+            ((_, chunk, owner),) = DEMAND.findall(demand)
+            for way in ways:
+                found = [HOP.findall(text)[0] for _, text in way]
+                paths.append((int(chunk), int(owner), float(found[0][3]), found))
+        except (IndexError, TypeError, ValueError):
             like = "lists of [5, '10->8 with volume 0.25 in epoch 5']"
-            raise ValueError(f"{demand!r:.90} must be like 'Demand at 1 for chunk 0 from 10', with {like}")
-        paths += ((int(found[2]), int(found[3]), way) for way in whole)
-    volumes = {float(way[0][3]) for _, _, way in paths}
+            raise ValueError(f"{demand!r:.90} must be like 'Demand at 1 for chunk 0 from 10', with {like}") from None
+    volumes = {volume for _, _, volume, _ in paths}
     for finer in range(1, FINEST + 1):
         if all(abs(volume * finer / max(round(volume * finer), 1) - 1) < TOLERANCE for volume in volumes):
             break
     else:
         raise ValueError(f"the volumes are no multiples of a part of 1/1 to 1/{FINEST}")
     hops, used = list[Hop](), dict[tuple[int, int], int]()
-    for chunk, owner, way in paths:
+    for chunk, owner, volume, found in paths:
         first = used.get((owner, chunk), 0)
-        last = used[owner, chunk] = first + round(float(way[0][3]) * finer)
-        for number, hop in enumerate(way):
-            parts = range(first, last)
-            hops.append(Hop(int(hop[4]), number, chunk, owner, int(hop[1]), int(hop[2]), parts, hop[0]))
+        last = used[owner, chunk] = first + round(volume * finer)
+        for number, (text, source, target, _, epoch) in enumerate(found):
+            hops.append(Hop(int(epoch), number, chunk, owner, int(source), int(target), range(first, last), text))
     for (owner, chunk), last in used.items():
         if last != finer:
             raise ValueError(f"the paths of chunk {chunk} from {owner} have the volume {last / finer:.4g}, not 1")
