@@ -45,18 +45,23 @@ Clock: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 """The number of steps of each block that are known to be over."""
 Place: TypeAlias = tuple[int, str, int]
 """Rank, buffer and chunk."""
+Connection: TypeAlias = tuple[int, int, int]
+"""From, to and channel."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Instruction:
-    """A step of a block; ``needs``: the block and step to wait for."""
+    """A step of a block; ``where``: for errors; ``depends``: block and step to wait for, or -1."""
 
     where: str
     acts: tuple[str, ...]
     source: tuple[str, int]
     target: tuple[str, int]
     count: int
-    needs: tuple[int, int] | None
+    depends: tuple[int, int]
+    signals: bool  # its end, which also ends the waiting for earlier steps
+    needs: "Instruction | None" = None  # the one whose signal ends the waiting
+    passed: tuple[int, Clock] | None = None  # floor and clock of its block after a signal
 
 
 @dataclass(eq=False, slots=True)
@@ -67,17 +72,11 @@ class Block:
     rank: int
     name: int
     number: int
-    send: int
-    receive: int
-    channel: int
+    out: Connection
+    into: Connection
     steps: list[Instruction] = field(default_factory=list)
-    signals: list[int] = field(default_factory=list)  # steps with hasdep 1: they also end the waiting for earlier ones
     at: int = 0
     floor: int = 0
-    passed: dict[int, tuple[int, Clock]] = field(default_factory=dict)  # floor and clock after the awaited steps
-
-    def place(self, number: int) -> str:
-        return f"{self.steps[number].where}: gpu {self.rank}, tb {self.name}, step {number}"
 
 
 @dataclass(slots=True)
@@ -100,9 +99,8 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.algo = read_tree(path)
-        self.gpus: dict[int, dict[int, Block]] = {}
-        self.scratch: dict[int, int] = {}
-        self.blocks: list[Block] = []
+        self.scratch: dict[int, int] = {}  # chunks of each GPU
+        self.blocks: dict[tuple[int, int], Block] = {}
         self.copies: list[tuple[int, Element]] = []
         self.work = 0
         if self.algo.name != "algo":
@@ -110,9 +108,9 @@ class Reader:
         check_names(self.algo)
         for gpu in self.algo.inner:
             rank = gpu.number("id")
-            if rank in self.gpus:
+            if rank in self.scratch:
                 raise ValueError(f"{gpu.where}: gpu {rank} is defined twice")
-            self.gpus[rank], self.scratch[rank] = {}, gpu.number("s_chunks", 0)
+            self.scratch[rank] = gpu.number("s_chunks", 0)
             for each in gpu.inner:
                 if each.name == "tb":
                     self.add_block(rank, each)
@@ -122,19 +120,16 @@ class Reader:
         self.check_blocks()
 
     def add_block(self, rank: int, tb: Element) -> None:
-        peers = tb.number("send", -1), tb.number("recv", -1)
-        block = Block(tb.where, rank, tb.number("id"), len(self.blocks), *peers, tb.number("chan", 0))
-        if block.name in self.gpus[rank] or len(self.blocks) == MOST_BLOCKS:
-            raise ValueError(
-                f"{tb.where}: gpu {rank}, tb {block.name} is defined twice, or follows {MOST_BLOCKS} others"
-            )
-        self.gpus[rank][block.name] = block
-        self.blocks.append(block)
+        name, channel = tb.number("id"), tb.number("chan", 0)
+        place = f"gpu {rank}, tb {name}"
+        if (rank, name) in self.blocks or len(self.blocks) == MOST_BLOCKS:
+            raise ValueError(f"{tb.where}: {place} is defined twice, or follows {MOST_BLOCKS} others")
+        out, into = (rank, tb.number("send", -1), channel), (tb.number("recv", -1), rank, channel)
+        block = self.blocks[rank, name] = Block(f"{tb.where}: {place}", rank, name, len(self.blocks), out, into)
         for number, step in enumerate(tb.inner):
             if step.number("s") != number:
-                raise ValueError(
-                    f"{step.where}: step {step.number('s')} must be {number}: steps are numbered from 0 on"
-                )
+                fault = f"step {step.number('s')} must be {number}: steps are numbered from 0 on"
+                raise ValueError(f"{step.where}: {fault}")
             kind = step.attributes.get("type", "")
             if kind not in TYPES:
                 raise ValueError(f"{step.where}: the type must be one of {', '.join(TYPES)}, not {kind!r:.30}")
@@ -142,22 +137,21 @@ class Reader:
             self.work += count or 1
             if self.work > MOST_WORK:
                 raise ValueError(f"{step.where}: the steps have more than {MOST_WORK} chunks in all")
+            where, signals = f"{step.where}: {place}, step {number}", step.number("hasdep", 0) > 0
             source = step.attributes.get("srcbuf", ""), step.number("srcoff", -1)
             target = step.attributes.get("dstbuf", ""), step.number("dstoff", -1)
             depends = step.number("depid", -1), step.number("deps", -1)
-            needs = None if -1 in depends else depends
-            block.steps.append(Instruction(step.where, TYPES[kind], source, target, count, needs))
-            if step.number("hasdep", 0):
-                block.signals.append(number)
+            block.steps.append(Instruction(where, TYPES[kind], source, target, count, depends, signals))
 
     def check_header(self) -> None:
-        algo, self.size = self.algo, len(self.gpus)
+        algo, self.size = self.algo, len(self.scratch)
         coll, total = algo.attributes.get("coll", ""), algo.number("nchunksperloop")
         self.collective = NAMES.get(coll.replace("_", ""), "")
         if not self.collective:
             raise ValueError(f"{algo.where}: coll must be one of {', '.join(NAMES)}, not {coll!r:.30}")
-        if not self.gpus or sorted(self.gpus) != list(range(self.size)) or algo.number("ngpus", self.size) != self.size:
-            raise ValueError(f"{algo.where}: the gpus must be numbered 0 to ngpus - 1, not {sorted(self.gpus)!s:.60}")
+        gpus = sorted(self.scratch)
+        if not gpus or gpus != list(range(self.size)) or algo.number("ngpus", self.size) != self.size:
+            raise ValueError(f"{algo.where}: the gpus must be numbered 0 to ngpus - 1, not {gpus!s:.60}")
         self.finer = self.size // math.gcd(total, self.size)
         self.parts = total * self.finer // self.size
         if self.finer > 1 and self.collective in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -166,27 +160,30 @@ class Reader:
             raise ValueError(f"{algo.where}: {self.size} gpus with {total} chunks are too many, or none")
 
     def check_blocks(self) -> None:
-        seen = set[tuple[str, int, int, int]]()
-        for block in self.blocks:
-            gpu, where = self.gpus[block.rank], f"{block.where}: gpu {block.rank}, tb {block.name}"
-            for act, what, peer in (("send", "send", block.send), ("receive", "recv", block.receive)):
+        seen = set[tuple[str, Connection]]()
+        signals = {key: [n for n, step in enumerate(block.steps) if step.signals] for key, block in self.blocks.items()}
+        for block in self.blocks.values():
+            for act, what, peer, connection in (
+                ("send", "send", block.out[1], block.out),
+                ("receive", "recv", block.into[0], block.into),
+            ):
                 if not -1 <= peer < self.size or peer == block.rank:
-                    raise ValueError(f"{where}: {what} must be another gpu of 0..{self.size - 1}, or -1, not {peer}")
-                key = what, block.rank, peer, block.channel
-                if peer >= 0 and key in seen:
-                    raise ValueError(f"{where}: another tb has {what} {peer} on channel {block.channel} as well")
-                seen.add(key)
-                for number, step in enumerate(block.steps):
+                    due = f"another gpu of 0..{self.size - 1}, or -1"
+                    raise ValueError(f"{block.where}: {what} must be {due}, not {peer}")
+                if peer >= 0 and (what, connection) in seen:
+                    raise ValueError(f"{block.where}: another tb has {what} {peer} on channel {connection[2]} as well")
+                seen.add((what, connection))
+                for step in block.steps:
                     if act in step.acts and peer < 0:
-                        raise ValueError(f"{block.place(number)}: {act}s, and its tb has {what} -1")
-            for number, step in enumerate(block.steps):
-                if step.needs:
-                    depid, deps = step.needs
-                    signals = gpu[depid].signals if depid in gpu else []
-                    if not signals or signals[-1] < deps:
-                        ends = f"waits for ever: no step of tb {depid} from {deps} on has hasdep 1"
-                        raise ValueError(f"{block.place(number)}: {ends}")
-                    step.needs = depid, signals[bisect_left(signals, deps)]
+                        raise ValueError(f"{step.where}: {act}s, and its tb has {what} -1")
+            for step in block.steps:
+                if -1 not in step.depends:
+                    depid, deps = step.depends
+                    found = signals.get((block.rank, depid), [])
+                    if not found or found[-1] < deps:
+                        ends = f"no step of tb {depid} from {deps} on has hasdep 1"
+                        raise ValueError(f"{step.where}: waits for ever: {ends}")
+                    step.needs = self.blocks[block.rank, depid].steps[found[bisect_left(found, deps)]]
 
 
 class Replay:
@@ -200,11 +197,10 @@ class Replay:
             self.buffers |= {"i": "io", "o": "io"}  # one buffer
         self.memory: dict[Place, Value] = {}
         # The last (block, step) that wrote a place, and by block the last step that has read it since.
-        self.writers, self.readers = dict[Place, tuple[int, int]](), defaultdict[Place, dict[int, int]](dict)
-        self.sent = defaultdict[tuple[int, int, int], deque[Sent]](deque)
-        self.next_send = defaultdict[tuple[int, int, int], int](int)
+        self.writers, self.readers = dict[Place, tuple[Block, int]](), defaultdict[Place, dict[Block, int]](dict)
+        self.sent = defaultdict[Connection, deque[Sent]](deque)
+        self.next_send = defaultdict[Connection, int](int)
         self.clocks = [np.zeros(len(reader.blocks), np.int32) for _ in reader.blocks]
-        self.awaited = {(block.rank, *step.needs) for block in reader.blocks for step in block.steps if step.needs}
         for (rank, chunk), value in self.flow.given().items():
             self.keep((rank, self.buffers["i"], chunk), value)
         for rank, copy in reader.copies:
@@ -246,65 +242,60 @@ class Replay:
         clock = self.clocks[block.number]
         for place in places:
             readers = self.readers[place]
-            for number, step in (self.writers.get(place, (block.number, 0)), *(readers.items() if write else ())):
-                if number != block.number and clock[number] <= step:
+            for other, step in (self.writers.get(place, (block, 0)), *(readers.items() if write else ())):
+                if other is not block and clock[other.number] <= step:
                     uses = f"{'writes' if write else 'reads'} {place[1]}{place[2]}"
-                    other = f"step {step} of tb {self.reader.blocks[number].name}, which uses it as well"
-                    raise ValueError(f"{uses} without waiting for {other}")
+                    raise ValueError(
+                        f"{uses} without waiting for step {step} of tb {other.name}, which uses it as well"
+                    )
             if write:
-                self.writers[place] = block.number, block.at
+                self.writers[place] = block, block.at
                 readers.clear()
             else:
-                readers[block.number] = block.at
+                readers[block] = block.at
 
     def run(self) -> None:
-        waiting, ready = defaultdict[tuple[Any, ...], list[Block]](list), deque(self.reader.blocks)
+        waiting = defaultdict[Instruction | Connection, list[Block]](list)
+        ready = deque(self.reader.blocks.values())
         while ready:
             block = ready.popleft()
             while block.at < len(block.steps):
-                awaited = self.awaits(block)
-                if awaited:
-                    waiting[awaited].append(block)
+                step = block.steps[block.at]
+                if step.needs and not step.needs.passed:
+                    waiting[step.needs].append(block)
+                    break
+                if "receive" in step.acts and not self.sent[block.into]:
+                    waiting[block.into].append(block)
                     break
                 try:
-                    self.take(block, block.steps[block.at])
+                    self.take(block, step)
                 except ValueError as error:
-                    raise ValueError(f"{block.place(block.at)}: {error}") from None
+                    raise ValueError(f"{step.where}: {error}") from None
                 block.at += 1
-                ready += waiting.pop(("step", block.rank, block.name, block.at - 1), ())
-                ready += waiting.pop(("message", block.rank, block.send, block.channel), ())
-        for (what, rank, one, other), blocks in waiting.items():
-            event = f"step {other} of tb {one}" if what == "step" else f"a message from gpu {rank} on channel {other}"
-            raise ValueError(f"{blocks[0].place(blocks[0].at)}: waits for ever for {event}")
-        for (_, peer, channel), messages in self.sent.items():
+                ready += [*waiting.pop(step, ()), *waiting.pop(block.out, ())]
+        for event, (block, *_) in waiting.items():
+            what = event.where if isinstance(event, Instruction) else f"a message from gpu {event[0]}"
+            raise ValueError(f"{block.steps[block.at].where}: waits for ever for {what}")
+        for (_, peer, _), messages in self.sent.items():
             for sent in messages:
-                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message on channel {channel}")
+                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message")
 
-    def awaits(self, block: Block) -> tuple[Any, ...] | None:
-        step = block.steps[block.at]
-        if step.needs and self.reader.gpus[block.rank][step.needs[0]].at <= step.needs[1]:
-            return "step", block.rank, *step.needs
-        connection = block.receive, block.rank, block.channel
-        return ("message", *connection) if "receive" in step.acts and not self.sent[connection] else None
-
-    def send(self, block: Block, values: list[Value]) -> None:
-        connection = block.rank, block.send, block.channel
-        block.floor = max([block.floor, self.next_send[connection], *(value.made + 1 for value in values)])
-        self.next_send[connection] = block.floor + 1
+    def send(self, block: Block, step: Instruction, values: list[Value]) -> None:
+        block.floor = max([block.floor, self.next_send[block.out], *(value.made + 1 for value in values)])
+        self.next_send[block.out] = block.floor + 1
         for value in values:
             value.names += 1  # the message holds it: it must not become a larger sum
-        clock = self.clocks[block.number].copy()
-        self.sent[connection].append(Sent(values, block.floor, clock, block.place(block.at)))
+        self.sent[block.out].append(Sent(values, block.floor, self.clocks[block.number].copy(), step.where))
 
     def take(self, block: Block, step: Instruction) -> None:
         clock, rank, sent = self.clocks[block.number], block.rank, 0
         arrived = list[Value]()
-        if step.needs:
-            floor, known = self.reader.gpus[rank][step.needs[0]].passed[step.needs[1]]
+        if step.needs and step.needs.passed:
+            floor, known = step.needs.passed
             np.maximum(clock, known, out=clock)
             block.floor = max(block.floor, floor)
         if "receive" in step.acts:
-            message = self.sent[block.receive, rank, block.channel].popleft()
+            message = self.sent[block.into].popleft()
             np.maximum(clock, message.clock, out=clock)
             arrived, sent = message.values, message.step
             if len(arrived) != step.count * self.finer:
@@ -329,9 +320,9 @@ class Replay:
                 self.keep(place, value)
         clock[block.number] = block.at + 1
         if "send" in step.acts:
-            self.send(block, values)
-        if (rank, block.name, block.at) in self.awaited:
-            block.passed[block.at] = block.floor, clock.copy()
+            self.send(block, step, values)
+        if step.signals:
+            step.passed = block.floor, clock.copy()
 
 
 def read_msccl(path: Path) -> list[Program]:
