@@ -30,11 +30,11 @@ INNER = {"algo": ("gpu",), "gpu": ("copy", "tb"), "tb": ("step",)}
 TYPES = {
     "nop": (),  # waits only
     "s": ("read", "send"),
-    "r": ("receive", "keep"),
-    "rcs": ("receive", "keep", "send"),
-    "rrc": ("receive", "read", "add", "keep"),
-    "rrs": ("receive", "read", "add", "send"),
-    "rrcs": ("receive", "read", "add", "keep", "send"),
+    "r": ("recv", "keep"),
+    "rcs": ("recv", "keep", "send"),
+    "rrc": ("recv", "read", "add", "keep"),
+    "rrs": ("recv", "read", "add", "send"),
+    "rrcs": ("recv", "read", "add", "keep", "send"),
     "cpy": ("read", "keep"),
     "re": ("read", "add", "keep"),
 }
@@ -68,13 +68,13 @@ class Instruction:
 class Block:
     """``number``: among all blocks; ``floor``: the earliest step of our program for its next message."""
 
-    where: str
     rank: int
     name: int
     number: int
     out: Connection
     into: Connection
     steps: list[Instruction] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)  # steps that signal
     at: int = 0
     floor: int = 0
 
@@ -98,92 +98,88 @@ class Reader:
     """Read and check the blocks. ``finer``: our chunks in one of the file's; ``parts``: of ours in a shard."""
 
     def __init__(self, path: Path) -> None:
-        self.algo = read_tree(path)
+        algo = read_tree(path)
+        if algo.name != "algo":
+            raise ValueError(f"{algo.where}: <{algo.name:.30}> is not expected here, but <algo>")
+        check_names(algo)
+        self.read_header(algo)
         self.scratch: dict[int, int] = {}  # chunks of each GPU
         self.blocks: dict[tuple[int, int], Block] = {}
         self.copies: list[tuple[int, Element]] = []
+        self.connected = set[tuple[str, int, int, int]]()
         self.work = 0
-        if self.algo.name != "algo":
-            raise ValueError(f"{self.algo.where}: <{self.algo.name:.30}> is not expected here, but <algo>")
-        check_names(self.algo)
-        for gpu in self.algo.inner:
+        for gpu in algo.inner:
             rank = gpu.number("id")
-            if rank in self.scratch:
-                raise ValueError(f"{gpu.where}: gpu {rank} is defined twice")
+            if rank in self.scratch or not 0 <= rank < self.size:
+                raise ValueError(f"{gpu.where}: gpu {rank} is defined twice, or is not one of 0..{self.size - 1}")
             self.scratch[rank] = gpu.number("s_chunks", 0)
             for each in gpu.inner:
                 if each.name == "tb":
                     self.add_block(rank, each)
                 else:
                     self.copies.append((rank, each))
-        self.check_header()
-        self.check_blocks()
+        for block in self.blocks.values():
+            self.find_needs(block)
 
-    def add_block(self, rank: int, tb: Element) -> None:
-        name, channel = tb.number("id"), tb.number("chan", 0)
-        place = f"gpu {rank}, tb {name}"
-        if (rank, name) in self.blocks or len(self.blocks) == MOST_BLOCKS:
-            raise ValueError(f"{tb.where}: {place} is defined twice, or follows {MOST_BLOCKS} others")
-        out, into = (rank, tb.number("send", -1), channel), (tb.number("recv", -1), rank, channel)
-        block = self.blocks[rank, name] = Block(f"{tb.where}: {place}", rank, name, len(self.blocks), out, into)
-        for number, step in enumerate(tb.inner):
-            if step.number("s") != number:
-                fault = f"step {step.number('s')} must be {number}: steps are numbered from 0 on"
-                raise ValueError(f"{step.where}: {fault}")
-            kind = step.attributes.get("type", "")
-            if kind not in TYPES:
-                raise ValueError(f"{step.where}: the type must be one of {', '.join(TYPES)}, not {kind!r:.30}")
-            count = step.number("cnt", 1, least=int(kind != "nop"))
-            self.work += count or 1
-            if self.work > MOST_WORK:
-                raise ValueError(f"{step.where}: the steps have more than {MOST_WORK} chunks in all")
-            where, signals = f"{step.where}: {place}, step {number}", step.number("hasdep", 0) > 0
-            source = step.attributes.get("srcbuf", ""), step.number("srcoff", -1)
-            target = step.attributes.get("dstbuf", ""), step.number("dstoff", -1)
-            depends = step.number("depid", -1), step.number("deps", -1)
-            block.steps.append(Instruction(where, TYPES[kind], source, target, count, depends, signals))
-
-    def check_header(self) -> None:
-        algo, self.size = self.algo, len(self.scratch)
-        coll, total = algo.attributes.get("coll", ""), algo.number("nchunksperloop")
+    def read_header(self, algo: Element) -> None:
+        coll, total, self.size = algo.attributes.get("coll", ""), algo.number("nchunksperloop"), len(algo.inner)
         self.collective = NAMES.get(coll.replace("_", ""), "")
+        self.in_place = algo.attributes.get("inplace", "1") != "0"
         if not self.collective:
             raise ValueError(f"{algo.where}: coll must be one of {', '.join(NAMES)}, not {coll!r:.30}")
-        gpus = sorted(self.scratch)
-        if not gpus or gpus != list(range(self.size)) or algo.number("ngpus", self.size) != self.size:
-            raise ValueError(f"{algo.where}: the gpus must be numbered 0 to ngpus - 1, not {gpus!s:.60}")
+        if not self.size or algo.number("ngpus", self.size) != self.size:
+            raise ValueError(f"{algo.where}: there are {self.size} gpus: ngpus must be as many, and not 0")
         self.finer = self.size // math.gcd(total, self.size)
         self.parts = total * self.finer // self.size
         if self.finer > 1 and self.collective in ("all_gather", "reduce_scatter", "all_to_all"):
             raise ValueError(f"{algo.where}: nchunksperloop must be a multiple of the {self.size} gpus, not {total}")
-        if total < 1 or max(total * self.size, self.work) * self.finer > MOST_WORK:
+        if total < 1 or total * self.size * self.finer > MOST_WORK:
             raise ValueError(f"{algo.where}: {self.size} gpus with {total} chunks are too many, or none")
 
-    def check_blocks(self) -> None:
-        seen = set[tuple[str, Connection]]()
-        signals = {key: [n for n, step in enumerate(block.steps) if step.signals] for key, block in self.blocks.items()}
-        for block in self.blocks.values():
-            for act, what, peer, connection in (
-                ("send", "send", block.out[1], block.out),
-                ("receive", "recv", block.into[0], block.into),
-            ):
-                if not -1 <= peer < self.size or peer == block.rank:
-                    due = f"another gpu of 0..{self.size - 1}, or -1"
-                    raise ValueError(f"{block.where}: {what} must be {due}, not {peer}")
-                if peer >= 0 and (what, connection) in seen:
-                    raise ValueError(f"{block.where}: another tb has {what} {peer} on channel {connection[2]} as well")
-                seen.add((what, connection))
-                for step in block.steps:
-                    if act in step.acts and peer < 0:
-                        raise ValueError(f"{step.where}: {act}s, and its tb has {what} -1")
-            for step in block.steps:
-                if -1 not in step.depends:
-                    depid, deps = step.depends
-                    found = signals.get((block.rank, depid), [])
-                    if not found or found[-1] < deps:
-                        ends = f"no step of tb {depid} from {deps} on has hasdep 1"
-                        raise ValueError(f"{step.where}: waits for ever: {ends}")
-                    step.needs = self.blocks[block.rank, depid].steps[found[bisect_left(found, deps)]]
+    def add_block(self, rank: int, tb: Element) -> None:
+        name, channel = tb.number("id"), tb.number("chan", 0)
+        peers = {"send": tb.number("send", -1), "recv": tb.number("recv", -1)}
+        place = f"gpu {rank}, tb {name}"
+        if (rank, name) in self.blocks or len(self.blocks) == MOST_BLOCKS:
+            raise ValueError(f"{tb.where}: {place} is defined twice, or follows {MOST_BLOCKS} others")
+        for what, peer in peers.items():
+            if not -1 <= peer < self.size or peer == rank:
+                due = f"another gpu of 0..{self.size - 1}, or -1"
+                raise ValueError(f"{tb.where}: {place}: {what} must be {due}, not {peer}")
+            if peer >= 0 and (what, rank, peer, channel) in self.connected:
+                raise ValueError(f"{tb.where}: {place}: another tb has {what} {peer} on channel {channel} as well")
+            self.connected.add((what, rank, peer, channel))
+        out, into = (rank, peers["send"], channel), (peers["recv"], rank, channel)
+        block = self.blocks[rank, name] = Block(rank, name, len(self.blocks), out, into)
+        for number, step in enumerate(tb.inner):
+            where, kind = f"{step.where}: {place}, step {number}", step.attributes.get("type", "")
+            if step.number("s") != number:
+                raise ValueError(f"{where}: s is {step.number('s')}, but steps are numbered from 0 on")
+            if kind not in TYPES:
+                raise ValueError(f"{where}: the type must be one of {', '.join(TYPES)}, not {kind!r:.30}")
+            for what, peer in peers.items():
+                if what in TYPES[kind] and peer < 0:
+                    raise ValueError(f"{where}: its type is {kind}, and its tb has {what} -1")
+            count = step.number("cnt", 1, least=int(kind != "nop"))
+            self.work += (count or 1) * self.finer
+            if self.work > MOST_WORK:
+                raise ValueError(f"{where}: the steps up to here have more than {MOST_WORK} chunks in all")
+            source = step.attributes.get("srcbuf", ""), step.number("srcoff", -1)
+            target = step.attributes.get("dstbuf", ""), step.number("dstoff", -1)
+            depends = step.number("depid", -1), step.number("deps", -1)
+            signals = step.number("hasdep", 0) > 0
+            block.steps.append(Instruction(where, TYPES[kind], source, target, count, depends, signals))
+            block.signals += [number] * signals
+
+    def find_needs(self, block: Block) -> None:
+        for step in block.steps:
+            depid, deps = step.depends
+            if -1 not in step.depends:
+                other = self.blocks.get((block.rank, depid))
+                at = bisect_left(other.signals, deps) if other else 0
+                if not other or at == len(other.signals):
+                    raise ValueError(f"{step.where}: never ends: no step of tb {depid} from {deps} on has hasdep 1")
+                step.needs = other.steps[other.signals[at]]
 
 
 class Replay:
@@ -193,7 +189,7 @@ class Replay:
         self.reader, self.finer = reader, reader.finer
         self.flow = DataFlow(reader.collective, reader.size, reader.parts)
         self.buffers = {"i": "i", "o": "o", "s": "s"}
-        if reader.algo.attributes.get("inplace", "1") != "0":
+        if reader.in_place:
             self.buffers |= {"i": "io", "o": "io"}  # one buffer
         self.memory: dict[Place, Value] = {}
         # The last (block, step) that wrote a place, and by block the last step that has read it since.
@@ -264,7 +260,7 @@ class Replay:
                 if step.needs and not step.needs.passed:
                     waiting[step.needs].append(block)
                     break
-                if "receive" in step.acts and not self.sent[block.into]:
+                if "recv" in step.acts and not self.sent[block.into]:
                     waiting[block.into].append(block)
                     break
                 try:
@@ -274,11 +270,13 @@ class Replay:
                 block.at += 1
                 ready += [*waiting.pop(step, ()), *waiting.pop(block.out, ())]
         for event, (block, *_) in waiting.items():
-            what = event.where if isinstance(event, Instruction) else f"a message from gpu {event[0]}"
-            raise ValueError(f"{block.steps[block.at].where}: waits for ever for {what}")
-        for (_, peer, _), messages in self.sent.items():
+            where = block.steps[block.at].where
+            if isinstance(event, Instruction):
+                raise ValueError(f"{where}: waits for a step that never ends: {event.where}")
+            raise ValueError(f"{where}: never receives a message from gpu {event[0]} on channel {event[2]}")
+        for (_, peer, channel), messages in self.sent.items():
             for sent in messages:
-                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message")
+                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message on channel {channel}")
 
     def send(self, block: Block, step: Instruction, values: list[Value]) -> None:
         block.floor = max([block.floor, self.next_send[block.out], *(value.made + 1 for value in values)])
@@ -294,7 +292,7 @@ class Replay:
             floor, known = step.needs.passed
             np.maximum(clock, known, out=clock)
             block.floor = max(block.floor, floor)
-        if "receive" in step.acts:
+        if "recv" in step.acts:
             message = self.sent[block.into].popleft()
             np.maximum(clock, message.clock, out=clock)
             arrived, sent = message.values, message.step
