@@ -27,6 +27,7 @@ def test_errors_of_paths_name_the_demand(way, message):
 
 @pytest.mark.parametrize(("flows", "message"), [
     ([], "it has no flows"),
+    (TO_ALL["6-Flows"], "no chunk paths"),
     ([7], "a flow must be like 'Chunk 0 .*, not 7"),
     (GATHER["7-Flows"][:-1], "rank 0 ends with nothing in chunk 2"),
 ])  # fmt: skip

@@ -57,12 +57,12 @@ class Transfer(NamedTuple):
     received: int
 
 
-class Place(NamedTuple):
-    """Where to put values that follow each other, each made from the one before; ``is_free``: any slot will do."""
+class LiveRange(NamedTuple):
+    """Values that follow each other in one slot, each made from the one before; ``is_free``: any slot will do."""
 
     is_new: bool  # not given at the start
     is_free: bool
-    start: int
+    start: int  # twice the step, as in ``Transfer``
     end: int
     values: list[Value]
 
@@ -176,29 +176,29 @@ class DataFlow:
                 chain_of[value] = []
                 chains.append(chain_of[value])
             chain_of[value].append(value)
-        places = list[Place]()
+        ranges = list[LiveRange]()
         for chain in chains:
             first, last = chain[0], chain[-1]
             end = FOREVER if last in ends else 2 * max(last.made, *last.reads, 0)
             is_new, start = first.home < 0, 2 * first.made - (first.base is not None)
-            places.append(Place(is_new, is_new and last not in ends, start, end, chain))
-        slots, taken = dict[Value, int](), defaultdict[int, list[Place]](list)
+            ranges.append(LiveRange(is_new, is_new and last not in ends, start, end, chain))
+        slots, taken = dict[Value, int](), defaultdict[int, list[LiveRange]](list)
         first_copy = self.chunks // self.period
-        for place in sorted(places, key=lambda place: place[:4]):
-            first, finals = place.values[0], ends.get(place.values[-1], [])
+        for live in sorted(ranges, key=lambda live: live[:4]):
+            first, finals = live.values[0], ends.get(live.values[-1], [])
             others = range(first_copy if finals else 0, first_copy * (1 + MOST_COPIES))  # a result waits in scratch
-            for slot in [*finals, *others] if place.is_new else [first.home]:
+            for slot in [*finals, *others] if live.is_new else [first.home]:
                 # The later one may be written in the step that reads the earlier one for the last time.
-                starts = [(each, place) if each.start < place.start else (place, each) for each in taken[slot]]
-                if all(one.start < other.start and one.end <= other.start for one, other in starts):
+                pairs = [(each, live) if each.start < live.start else (live, each) for each in taken[slot]]
+                if all(one.start < other.start and one.end <= other.start for one, other in pairs):
                     break
             else:
                 needs = f"needs more than {MOST_COPIES} scratch copies of chunk {first.column}"
                 raise ValueError(f"rank {first.rank}, step {first.made}: {needs}")
             if taken[slot] and taken[slot][-1].is_free:  # of free ones, which are in order of time, the last is enough
                 taken[slot].pop()
-            taken[slot].append(place)
-            slots.update(dict.fromkeys(place.values, slot))
+            taken[slot].append(live)
+            slots.update(dict.fromkeys(live.values, slot))
         return slots
 
     def written(self, transfers: list[Transfer], copies: int) -> list[Program]:

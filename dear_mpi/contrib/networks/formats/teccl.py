@@ -82,21 +82,21 @@ def hops_of_paths(demands: Any) -> tuple[list[Hop], int]:
 
 def read_teccl(content: Any) -> list[Program]:
     """Return all ranks' programs, unproved; ValueErrors name the flow."""
-    flows = next(each for name, each in content.items() if name.endswith("-Flows"))
-    paths = next((each for name, each in content.items() if name.endswith("hunk paths")), None)
+    named = {name.partition("-")[2].lower(): each for name, each in content.items()}  # 7-Flows, 8-Chunk paths
+    flows = named.get("flows", [])
     gather = "with volume" not in str(flows)
     try:
-        hops, finer = (hops_of_flows(flows), 1) if gather else hops_of_paths(paths)
+        hops, finer = (hops_of_flows(flows), 1) if gather else hops_of_paths(named.get("chunk paths", {}))
     except (AttributeError, TypeError) as error:
         raise ValueError(f"its flows or paths have another form: {error!r:.90}") from None
     return programs_of(hops, finer, gather=gather)
 
 
 def programs_of(hops: list[Hop], finer: int, *, gather: bool) -> list[Program]:
-    ranks = {node: rank for rank, node in enumerate(sorted({hop.owner for hop in hops}))}
-    size, highest = len(ranks), max((hop.chunk for hop in hops), default=0)
     if not hops:
-        raise ValueError("it has no flows")
+        raise ValueError("it has no flows, or no chunk paths")
+    ranks = {node: rank for rank, node in enumerate(sorted({hop.owner for hop in hops}))}
+    size, highest = len(ranks), max(hop.chunk for hop in hops)
     parts = highest + 1 if gather else (highest // size + 1) * finer
     if parts * size * size > MOST_WORK:
         raise ValueError(f"{size} ranks with chunks 0 to {highest} in {finer} parts are too many")
