@@ -168,6 +168,7 @@ class DataFlow:
     def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> dict[Value, int]:
         """Share slots out: first to given data, then to results, then to all others, which take the first that fits."""
         chains, chain_of = list[list[Value]](), dict[Value, list[Value]]()
+        # A sum takes over its base's place, unless the base is a result, or is read later.
         for value in values:
             base = value.base
             if base and base not in ends and max(base.reads) == value.made and chain_of[base][-1] is base:
