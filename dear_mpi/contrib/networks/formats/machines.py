@@ -25,7 +25,7 @@ RATES = {"gigabits_per_second": 1e9 / 8, "gigabytes_per_second": 1e9}
 SECONDS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 GPU_CLASSES = ("0300", "0302", "0380", "1200")  # of PCI: display, 3D, other display, accelerator
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
-MOST_COUNT, MOST_PARTS, MOST_DEPTH = 4096, 1 << 17, 4
+MOST_COUNT, MOST_COMPONENTS, MOST_DEPTH = 4096, 1 << 17, 4
 ENDPOINT = re.compile(r"([^\[\]]+)(?:\[((?:-?\d{1,9})?(?::(?:-?\d{1,9})?){0,2})\])?")
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def graph_of(edges: Edges, ranks: Iterable[str], groups: Iterable[Iterable[str]]
         for other, rate in reached(edges, name, numbers).items()
     ]
     if not links:
-        raise ValueError(f"{len(numbers)} GPUs have known rates, and no two of them are connected")
+        raise ValueError(f"no two of its {len(numbers)} GPUs are connected by links with known rates")
     ports = dict[tuple[tuple[int, ...], float], None]()
     for names in map(set, [*([name] for name in numbers), *groups]):
         inside = tuple(sorted(numbers[name] for name in names & numbers.keys()))
@@ -72,8 +72,8 @@ def graph_of(edges: Edges, ranks: Iterable[str], groups: Iterable[Iterable[str]]
     return {"ranks": len(numbers), "alpha_s": alpha, "links": links, "ports": shared}
 
 
-class Part(Struct):
-    """Components of one name, or instances of a device. Components of the choice ``device`` have its name."""
+class Component(Struct):
+    """Those of one name, or the instances of a device. Components of the choice ``device`` have its name."""
 
     name: str
     count: Annotated[int, Meta(ge=0, le=MOST_COUNT)] = 1
@@ -98,43 +98,43 @@ class Link(Struct):
 
 
 class Device(Struct):
-    """A device, or a file, whose parts are instances."""
+    """A device, or a file, whose components are instances of devices."""
 
     name: str = ""
-    components: list[Part] = []
-    instances: list[Part] = []
+    components: list[Component] = []
+    instances: list[Component] = []
     links: list[Link] = []
     edges: list[Edge] = []
     devices: list["Device"] = []
 
-    def parts(self) -> dict[str, Part]:
-        return {part.name: part for part in (*self.components, *self.instances)}
+    def members(self) -> dict[str, Component]:
+        return {each.name: each for each in (*self.components, *self.instances)}
 
 
 class InfraGraph:
-    """The parts of a file, by names such as ``host.0.card.1``, and the links between them."""
+    """The components of a file, by names such as ``host.0.card.1``, and the links between them."""
 
     def __init__(self, file: Device) -> None:
         self.devices = {device.name: device for device in file.devices}
-        self.ranks, self.alpha, self.left = list[str](), 0.0, MOST_PARTS
+        self.ranks, self.alpha, self.left = list[str](), 0.0, MOST_COMPONENTS
         self.edges = defaultdict[str, dict[str, float]](dict)
         self.add(file, "")
 
     def add(self, device: Device, prefix: str) -> None:
-        """Add the parts and links of a device, or of the file."""
+        """Add the components and links of a device, or of the file."""
         if prefix.count(".") > 2 * MOST_DEPTH:
             raise ValueError(f"{prefix:.60} is more than {MOST_DEPTH} devices deep")
-        parts, links = device.parts(), {link.name: link.physical for link in device.links}
-        for part in parts.values():
-            self.count(part.count)
-            names = [f"{prefix}{part.name}.{number}" for number in range(part.count)]
-            if part.choice == "xpu":
+        components, links = device.members(), {link.name: link.physical for link in device.links}
+        for component in components.values():
+            self.count(component.count)
+            names = [f"{prefix}{component.name}.{number}" for number in range(component.count)]
+            if component.choice == "xpu":
                 self.ranks += names
-            for name in names if part.inner else ():
-                self.add(named(self.devices, "devices", part.inner), f"{name}.")
+            for name in names if component.inner else ():
+                self.add(named(self.devices, "devices", component.inner), f"{name}.")
         for number, edge in enumerate(device.edges):
             try:
-                ones, others = ([prefix + name for name in self.names(parts, end)] for end in (edge.ep1, edge.ep2))
+                ones, others = ([prefix + name for name in self.names(components, end)] for end in (edge.ep1, edge.ep2))
                 self.connect(ones, others, named(links, "links", edge.link), one2one=edge.scheme == "one2one")
             except ValueError as error:
                 raise ValueError(f"edges[{number}] of {device.name!r:.60}: {error}") from None
@@ -142,19 +142,19 @@ class InfraGraph:
     def count(self, more: int) -> None:
         self.left -= more
         if self.left < 0:
-            raise ValueError(f"it has more than {MOST_PARTS} parts and links")
+            raise ValueError(f"it has more than {MOST_COMPONENTS} components and links")
 
-    def names(self, parts: Mapping[str, Part], end: Mapping[str, str]) -> list[str]:
-        """Return the names of an endpoint's parts, such as ``cx5[0:2].port[1]``."""
+    def names(self, components: Mapping[str, Component], end: Mapping[str, str]) -> list[str]:
+        """Return the names of an endpoint's components, such as ``cx5[0:2].port[1]``."""
         found = [""]
         for text in ".".join(end[each] for each in ("instance", "device", "component") if each in end).split("."):
             if not (match := ENDPOINT.fullmatch(text)):
                 raise ValueError(f"{text!r:.60} is no endpoint, such as nic[0:2]")
-            part = named(parts, "parts", match[1])
-            numbers = numbers_of(match[2] or "", part.count)
-            found = [f"{name}.{part.name}.{number}" for name, number in product(found, numbers)]
-            parts = named(self.devices, "devices", part.inner).parts() if part.inner else {}
-        if part.inner:
+            component = named(components, "components", match[1])
+            numbers = numbers_of(match[2] or "", component.count)
+            found = [f"{name}.{component.name}.{number}" for name, number in product(found, numbers)]
+            components = named(self.devices, "devices", component.inner).members() if component.inner else {}
+        if component.inner:
             raise ValueError(f"{text!r:.60} is a device: name its component")
         return [name[1:] for name in found]
 
