@@ -13,12 +13,13 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from dear_mpi.collectives.program.json_file import in_words
 from dear_mpi.contrib.networks.formats.xml import Element, read_tree
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import grouped
 
 RATES = {"gigabits_per_second": 1e9 / 8, "gigabytes_per_second": 1e9}
@@ -28,7 +29,6 @@ MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
 MOST_COUNT, MOST_COMPONENTS, MOST_DEPTH = 4096, 1 << 17, 4
 ENDPOINT = re.compile(r"([^\[\]]+)(?:\[((?:-?\d{1,9})?(?::(?:-?\d{1,9})?){0,2})\])?")
 
-T = TypeVar("T")
 Edges: TypeAlias = Mapping[str, Mapping[str, float]]
 """Bytes/s by both ends."""
 
@@ -131,11 +131,11 @@ class InfraGraph:
             if component.choice == "xpu":
                 self.ranks += names
             for name in names if component.inner else ():
-                self.add(named(self.devices, "devices", component.inner), f"{name}.")
+                self.add(lookup("device", component.inner, self.devices), f"{name}.")
         for number, edge in enumerate(device.edges):
             try:
                 ones, others = ([prefix + name for name in self.names(components, end)] for end in (edge.ep1, edge.ep2))
-                self.connect(ones, others, named(links, "links", edge.link), one2one=edge.scheme == "one2one")
+                self.connect(ones, others, lookup("link", edge.link, links), one2one=edge.scheme == "one2one")
             except ValueError as error:
                 raise ValueError(f"edges[{number}] of {device.name!r:.60}: {error}") from None
 
@@ -150,10 +150,10 @@ class InfraGraph:
         for text in ".".join(end[each] for each in ("instance", "device", "component") if each in end).split("."):
             if not (match := ENDPOINT.fullmatch(text)):
                 raise ValueError(f"{text!r:.60} is no endpoint, such as nic[0:2]")
-            component = named(components, "components", match[1])
+            component = lookup("component", match[1], components)
             numbers = numbers_of(match[2] or "", component.count)
             found = [f"{name}.{component.name}.{number}" for name, number in product(found, numbers)]
-            components = named(self.devices, "devices", component.inner).members() if component.inner else {}
+            components = lookup("device", component.inner, self.devices).members() if component.inner else {}
         if component.inner:
             raise ValueError(f"{text!r:.60} is a device: name its component")
         return [name[1:] for name in found]
@@ -168,12 +168,6 @@ class InfraGraph:
         for one, other in (zip(ones, others, strict=False) if one2one else product(ones, others)) if rate else ():
             if one != other:
                 self.edges[one][other] = self.edges[other][one] = rate
-
-
-def named(table: Mapping[str, T], what: str, name: str) -> T:
-    if name not in table:
-        raise ValueError(f"{what} have no {name!r:.60}")
-    return table[name]
 
 
 def numbers_of(text: str, count: int) -> list[int]:
@@ -203,42 +197,40 @@ def read_infragraph(content: Any) -> dict[str, Any]:
 def read_lstopo(path: Path) -> dict[str, Any]:
     """ValueErrors name the line."""
     root, edges = read_tree(path), defaultdict[str, dict[str, float]](dict)
-    ranks, bridges, places = list[str](), dict[str, list[str]](), dict[str, str]()
+    ranks, groups, places = list[str](), list[list[str]](), dict[str, str]()
 
-    def add(element: Element, above: tuple[str, ...], gpu: str) -> None:
-        """Add an object and those inside it; ``above``: the bridges, outermost first; ``gpu``: whose part it is."""
+    def add(element: Element, bridge: str, gpu: str) -> list[str]:
+        """Add an object below a bridge, perhaps in a GPU; return the bridges and PCI devices in it."""
         kind, part = element.attributes.get("type", ""), element.attributes.get("gp_index", element.where)
-        if kind in ("Bridge", "PCIDev"):
+        inside = [part] if kind in ("Bridge", "PCIDev") else []
+        if inside:
             try:
                 rate = float(element.attributes.get("pci_link_speed", 0)) * 1e9
             except ValueError as error:
                 raise ValueError(f"{element.where}: pci_link_speed: {error}") from None
             if speed := math.inf if element.attributes.get("depth") == "0" else rate:
-                parent = above[-1] if above else "machine"
-                edges[parent][part] = edges[part][parent] = speed
-            for bridge in above:
-                bridges[bridge].append(part)
+                edges[bridge][part] = edges[part][bridge] = speed
             if kind == "Bridge":
-                bridges[part], above = [part], (*above, part)
+                bridge = part
             elif rate and element.attributes.get("pci_type", "")[:4] in GPU_CLASSES:
                 ranks.append(part)
                 gpu = gpu or part
         places[f"{kind}:{part}"] = gpu or part
         for inner in element.inner:
-            if inner.name == "object":
-                add(inner, above, gpu)
+            inside += add(inner, bridge, gpu) if inner.name == "object" else []
+        if kind == "Bridge":
+            groups.append(inside)
+        return inside
 
-    for element in root.inner:
-        if element.name == "object":
-            add(element, (), "")
+    add(root, "machine", "")
     for matrix in (each for each in root.inner if each.attributes.get("name") in MATRICES):
         indexes, values = (
             [word for element in matrix.inner if element.name == name for word in element.text.split()]
             for name in ("indexes", "u64values")
         )
-        parts = [places.get(each if ":" in each else f"OSDev:{each}", each) for each in indexes]
-        if len(values) == len(parts) ** 2:
-            for (one, other), value in zip(product(parts, parts), values, strict=True):
+        ends = [places.get(each if ":" in each else f"OSDev:{each}", each) for each in indexes]
+        if len(values) == len(ends) ** 2:
+            for (one, other), value in zip(product(ends, ends), values, strict=True):
                 if one != other and value.isdecimal() and len(value) < 12 and int(value):
                     edges[one][other] = int(value) * 1e6
-    return graph_of(edges, ranks, bridges.values(), 0.0)
+    return graph_of(edges, ranks, groups, 0.0)
