@@ -71,7 +71,7 @@ def convert(flags: Flags) -> None:
 
 def is_name(source: str) -> bool:
     """Whether IN is an algorithm's name, which may have a text, such as synth:FILE.json."""
-    is_file = Path(source).exists() or (bool(Path(source).suffix) and ":" not in source)
+    is_file = Path(source).is_file() or (bool(Path(source).suffix) and ":" not in source)
     return not is_file and not source.startswith(SHAPES)
 
 
@@ -108,7 +108,7 @@ def read(source: str) -> Sequence[Program] | Graph | Table:
             case ".txt":
                 return read_astra(path)
     except ValueError as error:
-        raise error if source in str(error) else ValueError(f"{source}: {error}") from None
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from None
     raise ValueError(f"IN {source!r} must be an algorithm's name, or a file that ends in {', '.join(READ)}")
 
 

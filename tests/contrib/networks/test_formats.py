@@ -459,13 +459,14 @@ def test_endings_may_be_upper_case(tmp_path, monkeypatch):
 
 def test_the_command_refuses_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("ring").mkdir()
     succeed("convert", "ring", "ring.xml", "--ranks", 3)
     Path("ring.2.et").mkdir()
     Path("wrong.xml").write_text(FILES["ring"].replace('"rrcs"', '"rcs"', 1))
     for arguments, said in (
         (("ring.xml", "ring.txt"), "must end in .xml or .json or .goal or .et"),
         (("wrong.xml", "new.xml"), "wrong.xml: rank 0, step 1: must receive chunk 1"),
-        (("none.xml", "new.xml"), "error: none.xml cannot be read: No such file or directory"),
+        (("./none.xml", "new.xml"), "error: none.xml cannot be read: No such file or directory"),
         (("none.txt", "new.json"), "error: none.txt cannot be read: No such file or directory"),
         (("none.json", "new.json"), "file 'none.json' is no readable JSON file: No such file or directory"),
         (("ring.goal", "new.xml"), "IN 'ring.goal' must be an algorithm's name, or a file that ends in .xml, .json"),
