@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
-from xml.sax.saxutils import quoteattr
 
 from dear_mpi.collectives import Partition
 from dear_mpi.collectives.program import Program, Receive, Send, Step
@@ -106,10 +105,10 @@ def goal_lines(programs: Sequence[Program], nbytes: int) -> Iterator[str]:
 def msccl_lines(programs: Sequence[Program]) -> Iterator[str]:
     """Yield in-place XML: each rank has a thread block for each peer and direction, and one for local work."""
     first = programs[0]
-    name, coll, ranks = f"dear-mpi {first.collective}", first.collective.replace("_", ""), len(programs)
+    coll = first.collective.replace("_", "")
     yield (
-        f'<algo name={quoteattr(name)} proto="Simple" nchannels="1" nchunksperloop="{first.chunks}" ngpus="{ranks}" '
-        f'coll="{coll}" inplace="1" outofplace="0" minBytes="0" maxBytes="1099511627776">'
+        f'<algo name="dear-mpi {first.collective}" proto="Simple" nchannels="1" nchunksperloop="{first.chunks}" '
+        f'ngpus="{len(programs)}" coll="{coll}" inplace="1" outofplace="0" minBytes="0" maxBytes="1099511627776">'
     )
     for program in programs:
         scratch = program.scratch * program.chunks
