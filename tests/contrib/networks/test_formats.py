@@ -325,7 +325,7 @@ def test_solved_flows_become_programs(given, tmp_path):
     ("to_all.json", ("0->2 with volume 0.5", "0->2 with volume x"), "'Demand at 1 for chunk 1 from 0 .*' must be like"),
     ("machine.xml", ("0302", "0200"), "machine.xml: no two of its 0 GPUs are connected"),
     ("infra.json", ('"link": "wire"', '"link": "wire2"'),
-     r"infra.json' must be a file of .* edges\[0\] of 'two servers and a switch': link 'wire2' is unknown: did you mean 'wire'"),
+     r"infra.json' must be .* edges\[0\] of 'two servers and a switch': link 'wire2' is unknown: did you mean 'wire'"),
     ("infra.json", ('"count": 4', '"count": 40000'),
      r"devices\[2\].components\[1\].count must be a whole number <= 4096, not 40000"),
     ("infra.json", ('"component": "xpu"', '"components": "xpu"'),

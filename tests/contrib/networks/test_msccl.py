@@ -15,6 +15,7 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.networks.formats.exports import msccl_lines
 from dear_mpi.contrib.networks.formats.msccl import msccl, read_msccl
+from tests.contrib.networks.garbled import assert_errors_name_the_file
 from tests.contrib.networks.interpreter import run
 
 EVERY = bool(os.environ.get("EVERY"))
@@ -107,8 +108,8 @@ FILES = {
 def read(tmp_path):
     """Read a text; the programs are proved."""
 
-    def read(text):
-        path = tmp_path / "x.xml"
+    def read(text, name="x.xml"):
+        path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         found = read_msccl(path)
         verify(found)
@@ -187,19 +188,24 @@ def test_imported_programs_run(name, tmp_path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (('type="re"', 'type="add"'), "line 12: the type must be one of nop, .*, not 'add'"),
-    ((' s="1"', ' s="2"'), "line 5: step 2 must be 1"),
-    (('cnt="1"', 'cnt="x"'), "line 4: cnt must be a whole number from 1 to .*, not x"),
+    (('type="re"', 'type="add"'), "line 12: .* the type must be one of nop, .*, not 'add'"),
+    ((' s="1"', ' s="2"'), "line 5: gpu 0, tb 0, step 1: s is 2, but"),
+    (('cnt="1"', 'cnt="x"'), "line 4: cnt must be a whole number >= 1, not 'x'"),
     (('srcoff="0"', 'srcoff="7"'), "line 5: gpu 0, tb 0, step 1: i has 2 chunks, and 7..7 are not all"),
-    (('dstbuf="s"', 'dstbuf="q"'), "line 8: dstbuf must be i, o or s, not 'q'"),
+    (('dstbuf="s"', 'dstbuf="q"'), "line 8: .* the buffer must be i, o or s, not 'q'"),
     (('depid="1" deps="0"', 'depid="-1" deps="-1"'), "tb 2, step 0: reads s0 without waiting for step 0|before"),
     (('send="1"', 'send="0"'), "gpu 0, tb 0: send must be another gpu of 0..1, or -1, not 0"),
     (('coll="allreduce"', 'coll="scan"'), "coll must be one of allreduce|coll must be one of"),
-    (('<gpu id="1"', '<gpu id="0"'), "gpu 0 is there twice"),
+    (('<gpu id="1"', '<gpu id="0"'), "line 15: gpu 0 is defined twice"),
     (('type="r" ', 'type="nop" '), "line 12: .* reads s0 before anything is written"),
     (('</algo>', ''), "no element found|unclosed"),
     (('<algo', '<!DOCTYPE a [<!ENTITY b "c">]><algo'), "line 1: declarations in the document type"),
     (('<algo', '<a>&b;</a><algo'), "line 1: "),
+    (('<algo name', '<plan name'), "mismatched tag"),
+    (('<tb id="0"', '<copy i_off="0" o_off="0"><step s="2"/></copy><tb id="0"'),
+     "line 3: <step> is not expected in <copy>"),
+    (('<tb id="0"', '<step s="2"/><tb id="0"'), "line 3: <step> is not expected in <gpu>"),
+    (('<tb id="0"', '<tb>' * 100), "more than 100 elements inside each other"),
 ])  # fmt: skip
 def test_errors_name_the_place(change, message, read):
     text = FILES["scratch"].replace(*change, 1)
@@ -247,43 +253,9 @@ def test_mutations_are_refused_or_right_in_every_order(read):
     assert refused > 300
 
 
-def garbled(text, rng):
-    """Change, double or lose characters, numbers or lines."""
-    raw = bytearray(text.encode())
-    for _ in range(rng.randrange(1, 6)):
-        at = rng.randrange(len(raw))
-        match rng.randrange(5):
-            case 0:
-                raw[at] = rng.randrange(256)
-            case 1:
-                del raw[at : at + rng.randrange(1, 40)]
-            case 2:
-                raw[at:at] = raw[at : at + rng.randrange(1, 200)]
-            case 3:
-                raw[at:at] = rng.choice([b"9" * 30, b"-", b"<", b'"', b"\0", b"&lt;", b"<!DOCTYPE x>", b"[" * 2000])
-            case _:
-                numbers = list(re.finditer(rb"\d+", bytes(raw)))
-                found = rng.choice(numbers) if numbers else None
-                if found:
-                    raw[found.start() : found.end()] = str(rng.choice([0, -1, 3, 99, 65536, 10**9, 10**40])).encode()
-        if not raw:
-            break
-    return bytes(raw)
-
-
 def test_garbled_files_give_errors_that_name_the_file(read):
-    rng, texts = random.Random(2), list(FILES.values())
-    for _ in range(10_000 if EVERY else 300):
-        raw = garbled(rng.choice(texts), rng)
-        try:
-            read(raw)
-        except ProgramError:
-            continue  # of the proof
-        except ValueError as error:
-            told = str(error)
-        else:
-            continue
-        assert "x.xml" in told
+    texts = {f"{name}.xml": text for name, text in FILES.items()}
+    assert_errors_name_the_file(lambda name, raw: read(raw, name), texts, random.Random(2), 10_000 if EVERY else 300)
 
 
 @pytest.mark.skipif(not PUBLIC, reason="MSCCL_FILES names no folder of published files")

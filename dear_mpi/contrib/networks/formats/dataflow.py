@@ -1,11 +1,14 @@
 """Turn the data flow of a foreign schedule into programs: give each value a step and a place.
 
-A reader of a format calls ``given``, ``move`` and ``add`` in any order that respects the data. A **value** is the data
-of one chunk on one rank: it is written once, at the end of its step, and read from the next step on. Copies inside a
-rank cost nothing: two names of one value. At the end each value gets a place:
+A reader of a format calls ``given``, then ``move`` and ``add`` in any order that respects the data. A **value** is the
+data of one chunk on one rank: it is written once, at the end of its step, and read from the next step on. Copies inside
+a rank cost nothing: two names of one value. At the end each value gets a place:
 
     the buffer's chunk    data given at the start, and results
-    a scratch copy        whatever else is needed at the same time
+    a scratch copy        other values that are needed meanwhile
+
+Places of a chunk are its **slots**: slot 0 is in the buffer, slot k in scratch copy k. Addressed data (``Contract``)
+may also change shards: its slots are the shards of the buffer and of its copies.
 
     step       0    1    2    3
     given      ======            read last in step 1
@@ -16,8 +19,9 @@ A sum takes over the place of its base if nothing reads the base later. Otherwis
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 from dear_mpi.collectives.program import Program, Receive, Send, Step
@@ -25,11 +29,12 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 
 FOREVER = 1 << 60
 MOST_COPIES = 64
+MOST_WORK = 1 << 18  # chunks of all ranks, or of all steps, that readers accept
 
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """``column``: which chunks' places it may take; ``made``: its step, -1 for data given at the start."""
+    """``column``: its chunk's place in a slot; ``made``: its step, -1 for data given at the start."""
 
     rank: int
     column: int
@@ -52,51 +57,42 @@ class Transfer(NamedTuple):
     received: int
 
 
-@dataclass(eq=False, slots=True)
-class Place:
-    """Values that follow each other in one slot, each made from the one before."""
+class LiveRange(NamedTuple):
+    """Values that follow each other in one slot, each made from the one before; ``is_free``: any slot will do."""
 
-    start: int
+    is_new: bool  # not given at the start
+    is_free: bool
+    start: int  # twice the step, as in ``Transfer``
     end: int
     values: list[Value]
-    slot: int = -1
-
-    @property
-    def is_free(self) -> bool:
-        """Whether any slot will do: it holds neither given data nor results."""
-        return self.values[0].home < 0 and self.end < FOREVER
 
 
 class DataFlow:
     def __init__(self, collective: str, size: int, parts: int) -> None:
         self.collective, self.size, self.parts = collective, size, parts
+        self.contract = COLLECTIVES[collective]
+        self.chunks = size * parts
+        self.period = parts if self.contract.addressed else self.chunks
         self.values: list[Value] = []
 
-    def column(self, chunk: int) -> int:
-        """Addressed data may change shards, but not its part of a shard."""
-        return chunk % self.parts if COLLECTIVES[self.collective].addressed else chunk
+    def given(self) -> dict[tuple[int, int], Value]:
+        """Return the data that ranks have at the start, by rank and chunk."""
+        held = self.pairs(self.contract.begins)
+        found = {(rank, chunk): Value(rank, chunk % self.period, home=chunk // self.period) for rank, chunk in held}
+        self.values += found.values()
+        return found
 
-    def slot(self, chunk: int) -> int:
-        return chunk // self.parts if COLLECTIVES[self.collective].addressed else 0
-
-    def number(self, slot: int, column: int) -> int:
-        """Return the chunk number of a slot; scratch copies follow the buffer's chunks."""
-        if not COLLECTIVES[self.collective].addressed:
-            return slot * self.size * self.parts + column
-        return slot * self.parts + column
-
-    def new(self, value: Value) -> Value:
-        self.values.append(value)
-        return value
-
-    def given(self, rank: int, chunk: int) -> Value:
-        return self.new(Value(rank, self.column(chunk), home=self.slot(chunk)))
+    def pairs(self, holds: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+        """Return ranks and the chunks that they hold."""
+        every = product(range(self.size), range(self.chunks))
+        return [(rank, chunk) for rank, chunk in every if holds(rank, chunk // self.parts)]
 
     def move(self, source: Value, rank: int, at: int) -> Value:
         """Send a value to another rank, in step ``at`` or later."""
         step = max(at, source.made + 1)
         source.reads.append(step)
-        return self.new(Value(rank, source.column, step, terms=[source]))
+        self.values.append(Value(rank, source.column, step, terms=[source]))
+        return self.values[-1]
 
     def add(self, source: Value, base: Value, sent: int, at: int, *, last: bool) -> Value:
         """Combine a value, sent in step ``sent``, with another rank's, or its own, in step ``at`` or later.
@@ -109,37 +105,50 @@ class DataFlow:
         if not (last and base.base and not base.reads and base.made >= max(sent, source.made + 1)):
             step = max(at, source.made + 1, base.made + 1)
             base.reads.append(step)
-            total = self.new(Value(base.rank, base.column, step, base=base))
+            total = Value(base.rank, base.column, step, base=base)
+            self.values.append(total)
         total.terms.append(source)
         source.reads.append(total.made)
         return total
 
-    def programs(self, results: Mapping[tuple[int, int], Value]) -> list[Program]:
-        """Return all ranks' programs; ``results`` has the values to leave in the buffer, by rank and chunk.
+    def programs(self, held: Callable[[int, int], Value | None]) -> list[Program]:
+        """Return all ranks' programs; ``held(rank, chunk)`` is the value that the rank ends with in this chunk.
 
-        ValueError: they need too many scratch copies.
+        ValueErrors name the rank and the chunk.
         """
-        ends = defaultdict[Value, list[int]](list)
-        for (_, chunk), value in results.items():
-            ends[value].append(self.slot(chunk))
+        ends = defaultdict[Value, list[int]](list)  # the slots in which values end
+        for rank, chunk in self.pairs(self.contract.ends):
+            value, (slot, column) = held(rank, chunk), divmod(chunk, self.period)
+            if value is None or value.column != column:
+                found = f"data of chunk {value.column}" if value else "nothing"
+                raise ValueError(f"rank {rank} ends with {found} in chunk {chunk}")
+            ends[value].append(slot)
         self.combine_on_arrival(ends)
         columns = defaultdict[tuple[int, int], list[Value]](list)
         for value in self.values:
             columns[value.rank, value.column].append(value)
-        last = 2 * max((value.made for value in self.values), default=0) + 1
-        slots, transfers = dict[Value, int](), list[Transfer]()
-        for (rank, column), values in columns.items():
-            for place in self.placed(values, ends):
-                slots.update(dict.fromkeys(place.values, place.slot))
-                for slot in (slot for value in place.values for slot in ends.get(value, ()) if slot != place.slot):
-                    sent, received = self.number(place.slot, column), self.number(slot, column)
-                    transfers.append(Transfer(last, rank, rank, False, sent, received))
-        transfers += (each for value in self.values for each in self.arrivals(value, slots))
-        local = any(each.source == each.target for each in transfers)  # programs without scratch have no local work
-        copies = max([each.received // (self.size * self.parts) for each in transfers] + [int(local)])
-        return self.written(transfers, copies)
+        slots = dict[Value, int]()
+        for values in columns.values():
+            slots |= self.placed(values, ends)
 
-    def combine_on_arrival(self, results: Collection[Value]) -> None:
+        def transfer(time: int, source: Value, rank: int, slot: int, *, combine: bool = False) -> Transfer:
+            sent, received = (each * self.period + source.column for each in (slots[source], slot))
+            return Transfer(time, source.rank, rank, combine, sent, received)
+
+        transfers = list[Transfer]()
+        for value in self.values:
+            rank, slot, base = value.rank, slots[value], value.base
+            if base and slots[base] != slot:
+                transfers.append(transfer(2 * value.made - 1, base, rank, slot))
+            combine = base is not None
+            transfers += (transfer(2 * value.made, term, rank, slot, combine=combine) for term in value.terms)
+        last = 2 * max((value.made for value in self.values), default=0) + 1
+        for value, finals in ends.items():
+            transfers += (transfer(last, value, value.rank, slot) for slot in finals if slot != slots[value])
+        local = any(each.source == each.target for each in transfers)  # programs without scratch have no local work
+        return self.written(transfers, max([each.received // self.chunks for each in transfers] + [int(local)]))
+
+    def combine_on_arrival(self, ends: Collection[Value]) -> None:
         """Delay messages whose data is only added later, so that it needs no place in between."""
         bases = defaultdict[Value, int](lambda: FOREVER)  # the first steps that may replace a value
         for value in self.values:
@@ -149,92 +158,75 @@ class DataFlow:
         for total in (value for value in self.values if value.base):
             for number, term in enumerate(total.terms):
                 source = term.terms[0] if term.terms and not term.base else total
-                once = source.rank != total.rank and term.reads == [total.made] and term not in results
+                once = source.rank != total.rank and term.reads == [total.made] and term not in ends
                 if once and bases[source] >= total.made:
                     total.terms[number] = source
                     source.reads.append(total.made)
                     gone.add(term)
         self.values = [value for value in self.values if value not in gone]
 
-    def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> list[Place]:
+    def placed(self, values: list[Value], ends: Mapping[Value, list[int]]) -> dict[Value, int]:
         """Share slots out: first to given data, then to results, then to all others, which take the first that fits."""
-        follows, last = dict[Value, Value](), {value: max(value.reads, default=0) for value in values}
+        chains, chain_of = list[list[Value]](), dict[Value, list[Value]]()
         for value in values:
-            if value.base and value.base not in ends and last[value.base] == value.made:
-                follows[value.base] = value
-        places, later = list[Place](), set(follows.values())
-        for value in (value for value in values if value not in later):
-            chain = [value]
-            while chain[-1] in follows:
-                chain.append(follows[chain[-1]])
-            used = max(chain[-1].made, *(last[each] for each in chain))
-            end = FOREVER if any(each in ends for each in chain) else 2 * used
-            places.append(Place(2 * value.made - (value.base is not None), end, chain))
-        places.sort(key=lambda place: (place.values[0].home < 0, place.is_free, place.start, place.end))
-        taken = defaultdict[int, list[Place]](list)
-        first_copy = self.size if COLLECTIVES[self.collective].addressed else 1
-        for place in places:
-            first, finals = place.values[0], [slot for each in place.values for slot in ends.get(each, ())]
+            base = value.base
+            if base and base not in ends and max(base.reads) == value.made and chain_of[base][-1] is base:
+                chain_of[value] = chain_of[base]
+            else:
+                chain_of[value] = []
+                chains.append(chain_of[value])
+            chain_of[value].append(value)
+        ranges = list[LiveRange]()
+        for chain in chains:
+            first, last = chain[0], chain[-1]
+            end = FOREVER if last in ends else 2 * max(last.made, *last.reads, 0)
+            is_new, start = first.home < 0, 2 * first.made - (first.base is not None)
+            ranges.append(LiveRange(is_new, is_new and last not in ends, start, end, chain))
+        slots, taken = dict[Value, int](), defaultdict[int, list[LiveRange]](list)
+        first_copy = self.chunks // self.period
+        for live in sorted(ranges, key=lambda live: live[:4]):
+            first, finals = live.values[0], ends.get(live.values[-1], [])
             others = range(first_copy if finals else 0, first_copy * (1 + MOST_COPIES))  # a result waits in scratch
-            for place.slot in [first.home] if first.home >= 0 else [*finals, *others]:
-                slot = taken[place.slot]
-                if all(apart(place, each) for each in slot):
+            for slot in [*finals, *others] if live.is_new else [first.home]:
+                # The later one may be written in the step that reads the earlier one for the last time.
+                pairs = [(each, live) if each.start < live.start else (live, each) for each in taken[slot]]
+                if all(one.start < other.start and one.end <= other.start for one, other in pairs):
                     break
             else:
-                raise ValueError(f"rank {first.rank} needs more than {MOST_COPIES} scratch copies")
-            if slot and slot[-1].is_free:  # of free ones, which are in order of time, the last is enough
-                slot.pop()
-            slot.append(place)
-        return places
-
-    def arrivals(self, value: Value, slots: Mapping[Value, int]) -> Iterator[Transfer]:
-        to = self.number(slots[value], value.column)
-        if value.base and slots[value.base] != slots[value]:
-            sent = self.number(slots[value.base], value.column)
-            yield Transfer(2 * value.made - 1, value.rank, value.rank, False, sent, to)
-        for term in value.terms:
-            sent = self.number(slots[term], term.column)
-            yield Transfer(2 * value.made, term.rank, value.rank, value.base is not None, sent, to)
+                needs = f"needs more than {MOST_COPIES} scratch copies of chunk {first.column}"
+                raise ValueError(f"rank {first.rank}, step {first.made}: {needs}")
+            if taken[slot] and taken[slot][-1].is_free:  # of free ones, which are in order of time, the last is enough
+                taken[slot].pop()
+            taken[slot].append(live)
+            slots.update(dict.fromkeys(live.values, slot))
+        return slots
 
     def written(self, transfers: list[Transfer], copies: int) -> list[Program]:
         numbers = {time: number for number, time in enumerate(sorted({each.time for each in transfers}))}
         sends = defaultdict[tuple[int, int], list[Send]](list)
         receives = defaultdict[tuple[int, int], list[Receive]](list)
-        for first, count in self.merged(sorted(transfers)):
+        for first, count in self.merged(transfers):
             step, sent, received = numbers[first.time], first.sent, first.received
             sends[first.source, step].append(Send(first.target, range(sent, sent + count)))
             receive = Receive(first.source, range(received, received + count), first.combine)
             receives[first.target, step].append(receive)
-        return [
-            Program(
-                self.collective,
-                rank,
-                self.size,
-                tuple(Step(tuple(sends[rank, step]), tuple(receives[rank, step])) for step in numbers.values()),
-                self.parts,
-                copies,
-            )
-            for rank in range(self.size)
-        ]
 
-    def merged(self, transfers: list[Transfer]) -> Iterator[tuple[Transfer, int]]:
-        """Yield runs of neighbouring chunks that travel together, and their lengths."""
-        chunks, sums = self.size * self.parts, Counter((each.time, each.target, each.received) for each in transfers)
-        at = 0
-        while at < len(transfers):
-            first, count = transfers[at], 1
-            while at + count < len(transfers):
-                sent, received = first.sent + count, first.received + count
-                due = first._replace(sent=sent, received=received)
-                alone = max(sums[first[0], first.target, each] for each in (received - 1, received)) == 1
-                if transfers[at + count] != due or not alone or not sent % chunks or not received % chunks:
-                    break
-                count += 1
-            yield first, count
-            at += count
+        def steps(rank: int) -> tuple[Step, ...]:
+            keys = [(rank, step) for step in numbers.values()]
+            return tuple(Step(tuple(sends[key]), tuple(receives[key])) for key in keys)
 
+        return [Program(self.collective, rank, self.size, steps(rank), self.parts, copies) for rank in range(self.size)]
 
-def apart(one: Place, other: Place) -> bool:
-    """Whether two places can share a slot: the later one is written when the earlier one is read for the last time."""
-    first, second = (one, other) if one.start <= other.start else (other, one)
-    return first.start < second.start and first.end <= second.start
+    def merged(self, transfers: list[Transfer]) -> list[tuple[Transfer, int]]:
+        """Return runs of neighbouring chunks that travel together, and their lengths. Several sums stay single."""
+        terms = Counter((each.time, each.target, each.received) for each in transfers)
+        runs = list[tuple[Transfer, int]]()
+        for each in sorted(transfers):
+            first, count = runs[-1] if runs else (each, 0)
+            follows = each == first._replace(sent=first.sent + count, received=first.received + count)
+            alone = all(terms[each.time, each.target, each.received - back] == 1 for back in (0, 1))
+            if count and follows and alone and each.sent % self.chunks and each.received % self.chunks:
+                runs[-1] = first, count + 1
+            else:
+                runs.append((each, 1))
+        return runs

@@ -1,9 +1,5 @@
 """Read MSCCL's XML: what each thread block of each GPU does, step by step, with buffers i, o and s (scratch).
 
-    s   send                     rrc   receive, add, keep          cpy   copy inside the GPU
-    r   receive                  rrs   receive, add, send          re    add inside the GPU
-    rcs receive, keep, send      rrcs  receive, add, keep, send    nop   wait for ``depid`` and ``deps`` only
-
 A ``<copy>`` of a GPU goes from i to o before all steps. Order: the steps of a block; step ``deps`` of block ``depid``,
 which must be over; the messages of a connection (from, to, channel). If two steps use one place, and one of them writes
 it, this order must decide which comes first: else the file has a race, and is refused. The rest is data flow:
@@ -15,10 +11,9 @@ Source: msccl-tools and the interpreter of microsoft/msccl; Cowan et al., MSCCLa
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,33 +21,47 @@ import numpy as np
 
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.contrib.networks.formats.dataflow import DataFlow, Value
-from dear_mpi.contrib.networks.formats.xml import Attributes, read_elements, whole
+from dear_mpi.contrib.networks.formats.dataflow import MOST_WORK, DataFlow, Value
+from dear_mpi.contrib.networks.formats.xml import Element, read_tree
 from dear_mpi.reporting.units import plural
 
 NAMES = {name.replace("_", ""): name for name in COLLECTIVES}  # in files: allreduce
-SENDS, RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrc", "rrs", "rrcs")
-READS, KEEPS = ("s", "cpy", "re", "rrc", "rrs", "rrcs"), ("r", "rcs", "rrc", "rrcs", "cpy", "re")
-SUMS = ("re", "rrc", "rrs", "rrcs")
+INNER = {"algo": ("gpu",), "gpu": ("copy", "tb"), "tb": ("step",)}
+TYPES = {
+    "nop": (),  # waits only
+    "s": ("read", "send"),
+    "r": ("recv", "keep"),
+    "rcs": ("recv", "keep", "send"),
+    "rrc": ("recv", "read", "add", "keep"),
+    "rrs": ("recv", "read", "add", "send"),
+    "rrcs": ("recv", "read", "add", "keep", "send"),
+    "cpy": ("read", "keep"),
+    "re": ("read", "add", "keep"),
+}
 SHARDS = (("all_gather", "i"), ("reduce_scatter", "o"))  # buffers of one shard
-MOST_RANKS, MOST_BLOCKS, MOST_CHUNKS, MOST_WORK = 1024, 1 << 12, 1 << 16, 1 << 18
+MOST_BLOCKS = 1 << 12
 
 Clock: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 """The number of steps of each block that are known to be over."""
 Place: TypeAlias = tuple[int, str, int]
 """Rank, buffer and chunk."""
+Connection: TypeAlias = tuple[int, int, int]
+"""From, to and channel."""
 
 
-@dataclass(slots=True)
-class Line:
-    """A step; ``needs``: the block and step to wait for."""
+@dataclass(eq=False, slots=True)
+class Instruction:
+    """A step of a block; ``where``: for errors; ``depends``: block and step to wait for, or -1."""
 
-    line: int
-    kind: str
+    where: str
+    acts: tuple[str, ...]
     source: tuple[str, int]
     target: tuple[str, int]
     count: int
-    needs: tuple[int, int] | None
+    depends: tuple[int, int]
+    signals: bool  # its end, which also ends the waiting for earlier steps
+    needs: "Instruction | None" = None  # the one whose signal ends the waiting
+    passed: tuple[int, Clock] | None = None  # floor and clock of its block after a signal
 
 
 @dataclass(eq=False, slots=True)
@@ -62,15 +71,12 @@ class Block:
     rank: int
     name: int
     number: int
-    send: int
-    receive: int
-    channel: int
-    lines: list[Line] = field(default_factory=list)
-    signals: list[int] = field(default_factory=list)  # steps with hasdep 1: they also end the waiting for earlier ones
+    out: Connection
+    into: Connection
+    steps: list[Instruction] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)  # steps that signal
     at: int = 0
     floor: int = 0
-    floors: list[int] = field(default_factory=list)  # after each step
-    clocks: dict[int, Clock] = field(default_factory=dict)  # after the steps that others wait for
 
 
 @dataclass(slots=True)
@@ -81,173 +87,140 @@ class Sent:
     where: str
 
 
+def check_names(element: Element) -> None:
+    for each in element.inner:
+        if each.name not in INNER.get(element.name, ()):
+            raise ValueError(f"{each.where}: <{each.name:.30}> is not expected in <{element.name}>")
+        check_names(each)
+
+
 class Reader:
+    """Read and check the blocks. ``finer``: our chunks in one of the file's; ``parts``: of ours in a shard."""
+
     def __init__(self, path: Path) -> None:
-        self.path, self.algo = path, dict[str, str]()
-        self.gpus: dict[int, dict[int, Block]] = {}
-        self.scratch: dict[int, int] = {}
-        self.blocks: list[Block] = []
-        self.copies: list[tuple[int, int, int, int, int]] = []  # of a rank, at the start
-        self.open: list[str] = []
+        algo = read_tree(path)
+        if algo.name != "algo":
+            raise ValueError(f"{algo.where}: <{algo.name:.30}> is not expected here, but <algo>")
+        check_names(algo)
+        self.read_header(algo)
+        self.scratch: dict[int, int] = {}  # chunks of each GPU
+        self.blocks: dict[tuple[int, int], Block] = {}
+        self.copies: list[tuple[int, Element]] = []
+        self.connected = set[tuple[str, int, int, int]]()
         self.work = 0
-        read_elements(path, self.begin, lambda name: self.open.pop())
+        for gpu in algo.inner:
+            rank = gpu.number("id")
+            if rank in self.scratch or not 0 <= rank < self.size:
+                raise ValueError(f"{gpu.where}: gpu {rank} is defined twice, or is not one of 0..{self.size - 1}")
+            self.scratch[rank] = gpu.number("s_chunks", 0)
+            for each in gpu.inner:
+                if each.name == "tb":
+                    self.add_block(rank, each)
+                else:
+                    self.copies.append((rank, each))
+        for block in self.blocks.values():
+            self.find_needs(block)
 
-    def begin(self, name: str, attributes: Attributes, line: int) -> None:
-        due = ("algo", "gpu", "tb", "step")[len(self.open)] if len(self.open) < 4 else "nothing"
-        if name != due and (name, due) != ("copy", "tb"):
-            raise ValueError(f"<{name:.30}> is not expected here, but <{due}>")
-        self.open.append(name)
-        if name == "algo":
-            self.algo = dict(attributes)
-        elif name == "gpu":
-            rank = whole(attributes, "id", most=MOST_RANKS)
-            if rank in self.gpus:
-                raise ValueError(f"gpu {rank} is there twice")
-            self.gpus[rank], self.scratch[rank] = {}, whole(attributes, "s_chunks", 0, most=MOST_CHUNKS)
-        elif name == "copy":
-            source, target = whole(attributes, "i_off"), whole(attributes, "o_off")
-            self.copies.append((next(reversed(self.gpus)), source, target, whole(attributes, "cnt", 1), line))
-        elif name == "tb":
-            rank, blocks = next(reversed(self.gpus.items()))
-            send, receive = (whole(attributes, each, -1, least=-1, most=MOST_RANKS) for each in ("send", "recv"))
-            block = Block(rank, whole(attributes, "id"), len(self.blocks), send, receive, whole(attributes, "chan", 0))
-            if block.name in blocks or len(self.blocks) == MOST_BLOCKS:
-                raise ValueError(f"gpu {rank}, tb {block.name} is there twice, or follows {MOST_BLOCKS} others")
-            blocks[block.name] = block
-            self.blocks.append(block)
-        else:
-            self.add_step(attributes, line)
+    def read_header(self, algo: Element) -> None:
+        coll, total, self.size = algo.attributes.get("coll", ""), algo.number("nchunksperloop"), len(algo.inner)
+        self.collective = NAMES.get(coll.replace("_", ""), "")
+        self.in_place = algo.attributes.get("inplace", "1") != "0"
+        if not self.collective:
+            raise ValueError(f"{algo.where}: coll must be one of {', '.join(NAMES)}, not {coll!r:.30}")
+        if not self.size or algo.number("ngpus", self.size) != self.size:
+            raise ValueError(f"{algo.where}: there are {self.size} gpus: ngpus must be as many, and not 0")
+        self.finer = self.size // math.gcd(total, self.size)
+        self.parts = total * self.finer // self.size
+        if self.finer > 1 and self.collective in ("all_gather", "reduce_scatter", "all_to_all"):
+            raise ValueError(f"{algo.where}: nchunksperloop must be a multiple of the {self.size} gpus, not {total}")
+        if total < 1 or total * self.size * self.finer > MOST_WORK:
+            raise ValueError(f"{algo.where}: {self.size} gpus with {total} chunks are too many, or none")
 
-    def add_step(self, attributes: Attributes, line: int) -> None:
-        block, kind = self.blocks[-1], attributes.get("type", "")
-        number = whole(attributes, "s")
-        if number != len(block.lines):
-            raise ValueError(f"step {number} must be {len(block.lines)}: steps are numbered from 0 on")
-        if kind not in ("nop", *READS, *KEEPS):
-            raise ValueError(f"the type must be one of nop, {', '.join(sorted({*READS, *KEEPS}))}, not {kind!r:.30}")
-        places = list[tuple[str, int]]()
-        for end in ("src", "dst"):
-            buffer, offset = attributes.get(f"{end}buf", ""), whole(attributes, f"{end}off", -1, least=-1)
-            if buffer not in ("i", "o", "s") and kind != "nop":
-                raise ValueError(f"{end}buf must be i, o or s, not {buffer!r:.30}")
-            places.append((buffer, offset))
-        needs = whole(attributes, "depid", -1, least=-1), whole(attributes, "deps", -1, least=-1)
-        count = whole(attributes, "cnt", 1, least=int(kind != "nop"))
-        self.work += count or 1
-        if self.work > MOST_WORK:
-            raise ValueError(f"the steps have more than {MOST_WORK} chunks in all")
-        if whole(attributes, "hasdep", 0, most=1):
-            block.signals.append(number)
-        source, target = places
-        block.lines.append(Line(line, kind, source, target, count, None if -1 in needs else needs))
+    def add_block(self, rank: int, tb: Element) -> None:
+        name, channel = tb.number("id"), tb.number("chan", 0)
+        peers = {"send": tb.number("send", -1), "recv": tb.number("recv", -1)}
+        place = f"gpu {rank}, tb {name}"
+        if (rank, name) in self.blocks or len(self.blocks) == MOST_BLOCKS:
+            raise ValueError(f"{tb.where}: {place} is defined twice, or follows {MOST_BLOCKS} others")
+        for what, peer in peers.items():
+            if not -1 <= peer < self.size or peer == rank:
+                due = f"another gpu of 0..{self.size - 1}, or -1"
+                raise ValueError(f"{tb.where}: {place}: {what} must be {due}, not {peer}")
+            if peer >= 0 and (what, rank, peer, channel) in self.connected:
+                raise ValueError(f"{tb.where}: {place}: another tb has {what} {peer} on channel {channel} as well")
+            self.connected.add((what, rank, peer, channel))
+        out, into = (rank, peers["send"], channel), (peers["recv"], rank, channel)
+        block = self.blocks[rank, name] = Block(rank, name, len(self.blocks), out, into)
+        for number, step in enumerate(tb.inner):
+            where, kind = f"{step.where}: {place}, step {number}", step.attributes.get("type", "")
+            if step.number("s") != number:
+                raise ValueError(f"{where}: s is {step.number('s')}, but steps are numbered from 0 on")
+            if kind not in TYPES:
+                raise ValueError(f"{where}: the type must be one of {', '.join(TYPES)}, not {kind!r:.30}")
+            for what, peer in peers.items():
+                if what in TYPES[kind] and peer < 0:
+                    raise ValueError(f"{where}: its type is {kind}, and its tb has {what} -1")
+            count = step.number("cnt", 1, least=int(kind != "nop"))
+            self.work += (count or 1) * self.finer
+            if self.work > MOST_WORK:
+                raise ValueError(f"{where}: the steps up to here have more than {MOST_WORK} chunks in all")
+            source = step.attributes.get("srcbuf", ""), step.number("srcoff", -1)
+            target = step.attributes.get("dstbuf", ""), step.number("dstoff", -1)
+            depends = step.number("depid", -1), step.number("deps", -1)
+            signals = step.number("hasdep", 0) > 0
+            block.steps.append(Instruction(where, TYPES[kind], source, target, count, depends, signals))
+            block.signals += [number] * signals
 
-    def name(self, block: Block, number: int | None = None) -> str:
-        number = block.at if number is None else number
-        return f"{self.path}, line {block.lines[number].line}: gpu {block.rank}, tb {block.name}, step {number}"
-
-    def checked(self) -> tuple[str, int, int, int]:
-        """Return the collective, the number of ranks, the chunks of a shard, and of our chunks in one of the file."""
-        size, collective = len(self.gpus), NAMES.get(self.algo.get("coll", "").replace("_", ""))
-        try:
-            if collective is None:
-                raise ValueError(f"coll must be one of {', '.join(NAMES)}, not {self.algo.get('coll', '')!r:.30}")
-            if sorted(self.gpus) != list(range(size)) or not size or whole(self.algo, "ngpus", size) != size:
-                raise ValueError(f"the gpus must be numbered 0 to ngpus - 1, not {sorted(self.gpus)!s:.60}")
-            total = whole(self.algo, "nchunksperloop", least=1, most=MOST_CHUNKS)
-            finer = size // math.gcd(total, size)
-            if finer > 1 and collective in ("all_gather", "reduce_scatter", "all_to_all"):
-                raise ValueError(f"nchunksperloop must be a multiple of the {size} gpus, not {total}")
-            if max(total * size, self.work) * finer > MOST_WORK:
-                raise ValueError(f"{size} gpus with {total} chunks are too many")
-        except ValueError as error:
-            raise ValueError(f"{self.path}, <algo>: {error}") from None
-        self.check_blocks(size)
-        return collective, size, total * finer // size, finer
-
-    def check_blocks(self, size: int) -> None:
-        seen = set[tuple[str, int, int, int]]()
-        for block in self.blocks:
-            where = f"{self.path}: gpu {block.rank}, tb {block.name}"
-            for what, peer in (("send", block.send), ("recv", block.receive)):
-                if not -1 <= peer < size or peer == block.rank:
-                    raise ValueError(f"{where}: {what} must be another gpu of 0..{size - 1}, or -1, not {peer}")
-                key = what, block.rank, peer, block.channel
-                if peer >= 0 and key in seen:
-                    raise ValueError(f"{where}: another tb has {what} {peer} on channel {block.channel} as well")
-                seen.add(key)
-            for number, line in enumerate(block.lines):
-                if line.kind in SENDS and block.send < 0:
-                    raise ValueError(f"{self.name(block, number)}: sends, and its tb has send -1")
-                if line.kind in RECEIVES and block.receive < 0:
-                    raise ValueError(f"{self.name(block, number)}: receives, and its tb has recv -1")
-                if line.needs:
-                    depid, deps = line.needs
-                    signals = self.gpus[block.rank][depid].signals if depid in self.gpus[block.rank] else []
-                    if not signals or signals[-1] < deps:
-                        ends = f"waits for ever: no step of tb {depid} from {deps} on has hasdep 1"
-                        raise ValueError(f"{self.name(block, number)}: {ends}")
-                    line.needs = depid, signals[bisect_left(signals, deps)]
+    def find_needs(self, block: Block) -> None:
+        for step in block.steps:
+            depid, deps = step.depends
+            if -1 not in step.depends:
+                other = self.blocks.get((block.rank, depid))
+                at = bisect_left(other.signals, deps) if other else 0
+                if not other or at == len(other.signals):
+                    raise ValueError(f"{step.where}: never ends: no step of tb {depid} from {deps} on has hasdep 1")
+                step.needs = other.steps[other.signals[at]]
 
 
 class Replay:
     """Run the blocks in an order that the file allows."""
 
     def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.collective, self.size, self.parts, self.finer = reader.checked()
-        self.flow = DataFlow(self.collective, self.size, self.parts)
-        self.in_place = reader.algo.get("inplace", "1") != "0"
+        self.reader, self.finer = reader, reader.finer
+        self.flow = DataFlow(reader.collective, reader.size, reader.parts)
+        self.buffers = {"i": "i", "o": "o", "s": "s"}
+        if reader.in_place:
+            self.buffers |= {"i": "io", "o": "io"}  # one buffer
         self.memory: dict[Place, Value] = {}
         # The last (block, step) that wrote a place, and by block the last step that has read it since.
-        self.writers, self.readers = dict[Place, tuple[int, int]](), defaultdict[Place, dict[int, int]](dict)
-        self.sent = defaultdict[tuple[int, int, int], deque[Sent]](deque)
-        self.next_send = defaultdict[tuple[int, int, int], int](int)
+        self.writers, self.readers = dict[Place, tuple[Block, int]](), defaultdict[Place, dict[Block, int]](dict)
+        self.sent = defaultdict[Connection, deque[Sent]](deque)
+        self.next_send = defaultdict[Connection, int](int)
         self.clocks = [np.zeros(len(reader.blocks), np.int32) for _ in reader.blocks]
-        self.awaited = {(block.rank, *line.needs) for block in reader.blocks for line in block.lines if line.needs}
-        contract = COLLECTIVES[self.collective]
-        for place, rank, chunk in self.owned(contract.begins, "i"):
-            self.keep(place, self.flow.given(rank, chunk))
-        for rank, source, target, count, line in reader.copies:
+        for (rank, chunk), value in self.flow.given().items():
+            self.keep((rank, self.buffers["i"], chunk), value)
+        for rank, copy in reader.copies:
+            ends, count = (("i", copy.number("i_off")), ("o", copy.number("o_off"))), copy.number("cnt", 1)
             try:
-                pairs = self.places(rank, ("i", source), count), self.places(rank, ("o", target), count)
-                for one, other in zip(*pairs, strict=True):
+                for one, other in zip(*(self.places(rank, end, count) for end in ends), strict=True):
                     self.keep(other, self.memory[one])
             except (KeyError, ValueError):
-                fault = f"line {line}: gpu {rank} cannot copy i{source} to o{target}"
-                raise ValueError(f"{reader.path}, {fault}") from None
+                names = " to ".join(f"{buffer}{offset}" for buffer, offset in ends)
+                raise ValueError(f"{copy.where}: gpu {rank} cannot copy {names}") from None
         self.run()
-        ends = self.owned(contract.ends, "o")
-        self.results = {(rank, chunk): self.result(place, rank, chunk) for place, rank, chunk in ends}
-
-    def owned(self, holds: Callable[[int, int], bool], buffer: str) -> Iterator[tuple[Place, int, int]]:
-        for rank, chunk in product(range(self.size), range(self.size * self.parts)):
-            if holds(rank, chunk // self.parts):
-                yield self.canonical(rank, buffer, chunk - self.first(rank, buffer)), rank, chunk
-
-    def first(self, rank: int, buffer: str) -> int:
-        return rank * self.parts if (self.collective, buffer) in SHARDS else 0
-
-    def canonical(self, rank: int, buffer: str, offset: int) -> Place:
-        """In place, i and o are one buffer."""
-        if buffer == "s" or not self.in_place:
-            return rank, buffer, offset
-        return rank, "io", offset + self.first(rank, buffer)
 
     def places(self, rank: int, where: tuple[str, int], count: int) -> list[Place]:
+        """Return places by our chunks' numbers; scratch has its own."""
         buffer, offset = where
-        chunks = self.parts if (self.collective, buffer) in SHARDS else self.parts * self.size
+        if buffer not in self.buffers:
+            raise ValueError(f"the buffer must be i, o or s, not {buffer!r:.30}")
+        is_shard = (self.reader.collective, buffer) in SHARDS
+        chunks = self.reader.parts * (1 if is_shard else self.reader.size)
         room = self.reader.scratch[rank] if buffer == "s" else chunks // self.finer
-        if offset < 0 or offset + count > room:
+        if not 0 <= offset <= room - count:
             raise ValueError(f"{buffer} has {room} chunks, and {offset}..{offset + count - 1} are not all among them")
-        numbers = range(offset * self.finer, (offset + count) * self.finer)
-        return [self.canonical(rank, buffer, number) for number in numbers]
-
-    def result(self, place: Place, rank: int, chunk: int) -> Value:
-        value = self.memory.get(place)
-        if value is None or value.column != self.flow.column(chunk):
-            found = f"ends with {f'data of chunk {value.column}' if value else 'nothing'} in {place[1]}{place[2]}"
-            raise ValueError(f"{self.reader.path}: gpu {rank} {found}, not chunk {chunk}")
-        return value
+        first = offset * self.finer + (rank * self.reader.parts if is_shard else 0)
+        return [(rank, self.buffers[buffer], first + number) for number in range(count * self.finer)]
 
     def keep(self, place: Place, value: Value) -> None:
         if place in self.memory:
@@ -257,111 +230,104 @@ class Replay:
 
     def read(self, block: Block, places: list[Place]) -> list[Value]:
         self.check_order(block, places, write=False)
-        for _, buffer, offset in [place for place in places if place not in self.memory]:
-            raise ValueError(f"reads {buffer}{offset} before anything is written there")
+        for _, buffer, chunk in [place for place in places if place not in self.memory]:
+            raise ValueError(f"reads {buffer}{chunk} before anything is written there")
         return [self.memory[place] for place in places]
 
     def check_order(self, block: Block, places: list[Place], *, write: bool) -> None:
         clock = self.clocks[block.number]
         for place in places:
             readers = self.readers[place]
-            for number, step in (self.writers.get(place, (block.number, 0)), *(readers.items() if write else ())):
-                if number != block.number and clock[number] <= step:
+            for other, step in (self.writers.get(place, (block, 0)), *(readers.items() if write else ())):
+                if other is not block and clock[other.number] <= step:
                     uses = f"{'writes' if write else 'reads'} {place[1]}{place[2]}"
-                    other = f"step {step} of tb {self.reader.blocks[number].name}, which uses it as well"
-                    raise ValueError(f"{uses} without waiting for {other}")
+                    raise ValueError(
+                        f"{uses} without waiting for step {step} of tb {other.name}, which uses it as well"
+                    )
             if write:
-                self.writers[place] = block.number, block.at
+                self.writers[place] = block, block.at
                 readers.clear()
             else:
-                readers[block.number] = block.at
+                readers[block] = block.at
 
     def run(self) -> None:
-        waiting, ready = defaultdict[tuple[Any, ...], list[Block]](list), deque(self.reader.blocks)
+        waiting = defaultdict[Instruction | Connection, list[Block]](list)
+        ready = deque(self.reader.blocks.values())
         while ready:
             block = ready.popleft()
-            while block.at < len(block.lines):
-                awaited = self.awaits(block)
-                if awaited:
-                    waiting[awaited].append(block)
+            while block.at < len(block.steps):
+                step = block.steps[block.at]
+                if step.needs and not step.needs.passed:
+                    waiting[step.needs].append(block)
+                    break
+                if "recv" in step.acts and not self.sent[block.into]:
+                    waiting[block.into].append(block)
                     break
                 try:
-                    self.take(block, block.lines[block.at])
+                    self.take(block, step)
                 except ValueError as error:
-                    raise ValueError(f"{self.reader.name(block)}: {error}") from None
+                    raise ValueError(f"{step.where}: {error}") from None
                 block.at += 1
-                ready += waiting.pop(("step", block.rank, block.name, block.at - 1), ())
-                ready += waiting.pop(("message", block.rank, block.send, block.channel), ())
-        for (what, rank, one, other), blocks in waiting.items():
-            event = f"step {other} of tb {one}" if what == "step" else f"a message from gpu {rank} on channel {other}"
-            raise ValueError(f"{self.reader.name(blocks[0])}: waits for ever for {event}")
-        for sent in chain.from_iterable(self.sent.values()):
-            raise ValueError(f"{sent.where}: the receiver does not expect this message")
+                ready += [*waiting.pop(step, ()), *waiting.pop(block.out, ())]
+        for event, (block, *_) in waiting.items():
+            where = block.steps[block.at].where
+            if isinstance(event, Instruction):
+                raise ValueError(f"{where}: waits for a step that never ends: {event.where}")
+            raise ValueError(f"{where}: never receives a message from gpu {event[0]} on channel {event[2]}")
+        for (_, peer, channel), messages in self.sent.items():
+            for sent in messages:
+                raise ValueError(f"{sent.where}: gpu {peer} does not expect this message on channel {channel}")
 
-    def awaits(self, block: Block) -> tuple[Any, ...] | None:
-        line = block.lines[block.at]
-        if line.needs and self.reader.gpus[block.rank][line.needs[0]].at <= line.needs[1]:
-            return "step", block.rank, *line.needs
-        connection = block.receive, block.rank, block.channel
-        return ("message", *connection) if line.kind in RECEIVES and not self.sent[connection] else None
-
-    def sums(self, values: list[Value], bases: list[Value], sent: int, at: int, *, over: bool) -> list[Value]:
-        """Return the sums; ``over``: they replace their bases."""
-        pairs = zip(values, bases, strict=True)
-        return [self.flow.add(value, base, sent, at, last=over and base.names == 1) for value, base in pairs]
-
-    def send(self, block: Block, values: list[Value]) -> None:
-        connection = block.rank, block.send, block.channel
-        block.floor = max([block.floor, self.next_send[connection], *(value.made + 1 for value in values)])
-        self.next_send[connection] = block.floor + 1
+    def send(self, block: Block, step: Instruction, values: list[Value]) -> None:
+        block.floor = max([block.floor, self.next_send[block.out], *(value.made + 1 for value in values)])
+        self.next_send[block.out] = block.floor + 1
         for value in values:
             value.names += 1  # the message holds it: it must not become a larger sum
-        clock = self.clocks[block.number].copy()
-        self.sent[connection].append(Sent(values, block.floor, clock, self.reader.name(block)))
+        self.sent[block.out].append(Sent(values, block.floor, self.clocks[block.number].copy(), step.where))
 
-    def take(self, block: Block, line: Line) -> None:
+    def take(self, block: Block, step: Instruction) -> None:
         clock, rank, sent = self.clocks[block.number], block.rank, 0
         arrived = list[Value]()
-        if line.needs:
-            other = self.reader.gpus[rank][line.needs[0]]
-            np.maximum(clock, other.clocks[line.needs[1]], out=clock)
-            block.floor = max(block.floor, other.floors[line.needs[1]])
-        if line.kind in RECEIVES:
-            message = self.sent[block.receive, rank, block.channel].popleft()
+        if step.needs and step.needs.passed:
+            floor, known = step.needs.passed
+            np.maximum(clock, known, out=clock)
+            block.floor = max(block.floor, floor)
+        if "recv" in step.acts:
+            message = self.sent[block.into].popleft()
             np.maximum(clock, message.clock, out=clock)
             arrived, sent = message.values, message.step
-            if len(arrived) != line.count * self.finer:
-                raise ValueError(
-                    f"receives {line.count} chunks, not the {len(arrived) // self.finer} of {message.where}"
-                )
-        sources = self.places(rank, line.source, line.count) if line.kind in READS else []
-        targets = self.places(rank, line.target, line.count) if line.kind in KEEPS else []
+            if len(arrived) != step.count * self.finer:
+                chunks = len(arrived) // self.finer
+                raise ValueError(f"receives {step.count} chunks, not the {chunks} of {message.where}")
+        sources = self.places(rank, step.source, step.count) if "read" in step.acts else []
+        targets = self.places(rank, step.target, step.count) if "keep" in step.acts else []
         values = self.read(block, sources)
-        if line.kind == "re":
-            values = self.sums(values, self.read(block, targets), 0, 0, over=True)
-        elif line.kind in SUMS:
-            values = self.sums(arrived, values, sent, max(block.floor, sent), over=sources == targets)
+        at = max(block.floor, sent) if arrived else 0
+        if "add" in step.acts:
+            terms, bases = (arrived, values) if arrived else (values, self.read(block, targets))
+            over = sources == targets or not arrived  # the sums replace their bases
+            pairs = zip(terms, bases, strict=True)
+            values = [self.flow.add(term, base, sent, at, last=over and base.names == 1) for term, base in pairs]
         elif arrived:
-            values = [self.flow.move(value, rank, max(block.floor, sent)) for value in arrived]
-        if line.kind in RECEIVES:
+            values = [self.flow.move(value, rank, at) for value in arrived]
+        if arrived:
             block.floor = max(value.made for value in values) + 1
-        if line.kind in KEEPS:
+        if "keep" in step.acts:
             self.check_order(block, targets, write=True)
             for place, value in zip(targets, values, strict=True):
                 self.keep(place, value)
         clock[block.number] = block.at + 1
-        if line.kind in SENDS:
-            self.send(block, values)
-        block.floors.append(block.floor)
-        if (rank, block.name, block.at) in self.awaited:
-            block.clocks[block.at] = clock.copy()
+        if "send" in step.acts:
+            self.send(block, step, values)
+        if step.signals:
+            step.passed = block.floor, clock.copy()
 
 
 def read_msccl(path: Path) -> list[Program]:
     """Return all ranks' programs, unproved; ValueErrors name the line, the gpu, the thread block and the step."""
     replay = Replay(Reader(path))
     try:
-        return replay.flow.programs(replay.results)
+        return replay.flow.programs(lambda rank, chunk: replay.memory.get((rank, replay.buffers["o"], chunk)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
