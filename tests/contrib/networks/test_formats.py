@@ -5,20 +5,19 @@ import os
 import random
 import re
 from collections import Counter, defaultdict
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
-from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.contrib.networks.convert import read
-from dear_mpi.contrib.networks.formats.exports import actions, write_chakra, write_goal, write_msccl
+from dear_mpi.contrib.networks.formats.exports import actions, chakra_trace, goal_lines, msccl_lines
 from dear_mpi.contrib.networks.formats.msccl import read_msccl
-from dear_mpi.contrib.networks.formats.mscclpp import write_mscclpp
+from dear_mpi.contrib.networks.formats.mscclpp import mscclpp_plan
 from dear_mpi.contrib.networks.graph import Port, read_graph
 from dear_mpi.models.synthetic import load_modules, measured_seconds
 from tests.cli_checks import assert_one_line, invoke, succeed
+from tests.contrib.networks.garbled import assert_errors_name_the_file
 from tests.contrib.networks.interpreter import run
 from tests.contrib.networks.test_msccl import FILES
 
@@ -147,12 +146,10 @@ def closure(found, number):
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "shared"])
-def test_goal_is_complete(name, tmp_path):
-    path = tmp_path / "x.goal"
+def test_goal_is_complete(name):
     for collective in ALGORITHMS[name]:
         written = programs(name, collective, 4)
-        write_goal(path, written, MIB)
-        lines = path.read_text().splitlines()
+        lines = "\n".join(goal_lines(written, MIB)).splitlines()
         assert lines[0] == "num_ranks 4"
         rank, labels, messages = -1, set(), defaultdict(list)
         for line in lines[1:]:
@@ -211,12 +208,10 @@ def messages_of(raw):
         raw = raw[used + length :]
 
 
-def test_chakra_traces_are_complete(tmp_path):
-    written = programs("ring", "all_reduce", 3)
-    write_chakra(tmp_path / "x.et", written, 3000)
+def test_chakra_traces_are_complete():
     kinds = {4: [], 5: [], 6: []}
-    for rank in range(3):
-        head, *nodes = messages_of((tmp_path / f"x.{rank}.et").read_bytes())
+    for program in programs("ring", "all_reduce", 3):
+        head, *nodes = messages_of(chakra_trace(program, 3000))
         assert dict(fields(head)) == {1: b"0.0.4"}
         for number, node in enumerate(map(list, map(fields, nodes))):
             found = dict(node)
@@ -286,13 +281,12 @@ def run_plan(plan, rng):
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "shared"])
-def test_plans_of_mscclpp_are_right_in_every_order(name, tmp_path):
-    rng, path = random.Random(4), tmp_path / "plan.json"
+def test_plans_of_mscclpp_are_right_in_every_order(name):
+    rng = random.Random(4)
     for collective in ALGORITHMS[name].keys() - {"broadcast", "reduce"}:
         for size in (1, 2, 4):
             written = programs(name, collective, size)
-            write_mscclpp(path, written)
-            memory = run_plan(json.loads(path.read_text()), rng)
+            memory = run_plan(json.loads(mscclpp_plan(written)), rng)
             assert memory is not None
             for program in written:
                 for chunk in range(program.chunks):
@@ -306,8 +300,7 @@ def test_plans_of_mscclpp_are_right_in_every_order(name, tmp_path):
 
 def test_plans_of_mscclpp_have_scratch(tmp_path):
     (tmp_path / "kept.xml").write_text(FILES["kept"])
-    write_mscclpp(tmp_path / "plan.json", read_msccl(tmp_path / "kept.xml"))
-    memory = run_plan(json.loads((tmp_path / "plan.json").read_text()), random.Random(5))
+    memory = run_plan(json.loads(mscclpp_plan(read_msccl(tmp_path / "kept.xml"))), random.Random(5))
     assert all(memory[rank, chunk] == {(r, chunk): 1 for r in range(3)} for rank in range(3) for chunk in range(3))
 
 
@@ -315,8 +308,9 @@ def test_solved_flows_become_programs(given, tmp_path):
     gather, to_all = given("gather.json"), given("to_all.json")
     for found in (gather, to_all):
         verify(found)
-        write_msccl(tmp_path / "x.xml", found)
-        assert not run((tmp_path / "x.xml").read_text(), random.Random(6))
+        text = "\n".join(msccl_lines(found))
+        assert not run(text, random.Random(6))
+        (tmp_path / "x.xml").write_text(text)
         verify(read_msccl(tmp_path / "x.xml"))
     assert (gather[0].collective, len(gather), len(gather[0].steps)) == ("all_gather", 3, 2)
     assert (to_all[0].collective, to_all[0].parts) == ("all_to_all", 2)
@@ -329,11 +323,26 @@ def test_solved_flows_become_programs(given, tmp_path):
     ("gather.json", ("epoch 3", "epoch x"), "gather.json.*: a flow must be like .* not '.*epoch x'"),
     ("to_all.json", ("1.0 in epoch 1", "0.5 in epoch 1"), "the paths of chunk 2 from 0 have the volume 0.5, not 1"),
     ("to_all.json", ("0->2 with volume 0.5", "0->2 with volume x"), "'Demand at 1 for chunk 1 from 0 .*' must be like"),
-    ("machine.xml", ("0302", "0200"), "machine.xml: 0 GPUs have known rates"),
-    ("infra.json", ('"link": "wire"', '"link": "wire2"'), "infra.json.*: links have no 'wire2'"),
-    ("infra.json", ('"count": 4', '"count": 40000'), "the count of 'port' must be from 0 to 4096, not 40000"),
-    ("work.txt", ("120", "12x"), "work.txt, line 3: "),
-    ("work.txt", ("120 NONE", "120 ALLTOALL"), "work.txt, line 3: only weights"),
+    ("machine.xml", ("0302", "0200"), "machine.xml: no two of its 0 GPUs are connected"),
+    ("infra.json", ('"link": "wire"', '"link": "wire2"'),
+     r"infra.json' must be .* edges\[0\] of 'two servers and a switch': link 'wire2' is unknown: did you mean 'wire'"),
+    ("infra.json", ('"count": 4', '"count": 40000'),
+     r"devices\[2\].components\[1\].count must be a whole number <= 4096, not 40000"),
+    ("infra.json", ('"component": "xpu"', '"components": "xpu"'),
+     r"edges\[0\] of 'server': '' is no endpoint, such as nic\[0:2\]"),
+    ("infra.json", ('"xpu"\n', '"xpu[2]"\n'), r"edges\[0\] of 'server': an endpoint's \[2\] must be below 2"),
+    ("infra.json", ('"host[0:2]"', '"host[0:2"'), r"edges\[0\] of .*: 'host\[0:2' is no endpoint"),
+    ("infra.json", ('"component": "card[0].port[0]"', '"component": "card[0]"'),
+     r"edges\[0\] of 'two servers and a switch': 'card\[0\]' is a device: name its component"),
+    ("infra.json", ('"link": "ic"', '"wire": "ic"'), r"devices\[2\].edges\[0\] must have the field 'link'"),
+    ("infra.json", ('"many2many"', '"ring"'), r"devices\[0\].edges\[0\].scheme: .* 'ring'"),
+    ("infra.json", ('"choice": "nic"', '"choice": "device"'), "device 'port' is unknown"),
+    ("infra.json", ('"choice": "xpu"', '"choice": "cpu"'), "infra.json.*: no two of its 0 GPUs are connected"),
+    ("infra.json", ('"gigabits_per_second": 100', '"gigabits_per_second": "x"'), r"edges\[0\] of .* to float: 'x'"),
+    ("machine.xml", ("16.0", "16.x"), "machine.xml, line 5: pci_link_speed: .* '16.x'"),
+    ("work.txt", ("120", "12x"), r'work.txt, line 3: \[2\] must be a whole number, not "12x"'),
+    ("work.txt", ("120 NONE", "NONE"), r"work.txt, line 3: it must be a list of length 12"),
+    ("work.txt", ("120 NONE", "120 ALLTOALL"), "work.txt, line 3: only gradients of weights"),
     ("work.txt", ("3\n", "4\n"), "work.txt, line 2: "),
 ])  # fmt: skip
 def test_errors_name_the_place(name, change, message, given):
@@ -350,7 +359,7 @@ def test_other_json_is_refused_in_words(content, tmp_path):
 
 
 def test_an_algorithm_with_a_text_is_converted(tmp_path):
-    write_msccl(tmp_path / "ring.xml", programs("ring", "all_reduce", 4))
+    (tmp_path / "ring.xml").write_text("\n".join(msccl_lines(programs("ring", "all_reduce", 4))))
     for name in ("synth:fattree:2x2,1", f"msccl:{tmp_path / 'ring.xml'}"):
         assert "of 4 ranks" in succeed("convert", name, tmp_path / "out.xml").output
 
@@ -376,6 +385,32 @@ def test_an_infrastructure_becomes_a_graph(given, tmp_path):
     assert read(str(tmp_path / "infra.yaml")) == found
 
 
+def test_many_edges_of_an_instance_are_read(given):
+    """Generators write an edge for each host; an endpoint's parts are not counted again."""
+    infra = json.loads(TEXTS["infra.json"])
+    infra["instances"][0]["count"], infra["devices"][2]["components"][1]["count"] = 400, 400
+    infra["edges"] = [
+        {"ep1": {"instance": f"host[{host}]", "component": "card.port"}, "link": "wire", "scheme": "one2one",
+         "ep2": {"instance": "tor", "component": f"port[{host}]"}} for host in range(400)
+    ]  # fmt: skip
+    assert given("infra.json", lambda text: json.dumps(infra)).size == 800
+
+
+def test_paths_share_what_all_of_them_pass(given):
+    """0 -100- s -10- a -10- b and c -10- d -100- 1: two paths, but all of them pass the link of s and a."""
+    rates = {"fast": 100, "slow": 10}
+    names = [("g[0]", "s", "fast"), ("s", "a", "slow"), ("a", "b", "slow"), ("a", "c", "slow"), ("b", "d", "slow"),
+             ("c", "d", "slow"), ("d", "g[1]", "fast")]  # fmt: skip
+    device = {
+        "name": "box",
+        "components": [{"name": "g", "count": 2, "choice": "xpu"}, *({"name": name} for name in "sabcd")],
+        "links": [{"name": each, "physical": {"bandwidth": {"gigabytes_per_second": rates[each]}}} for each in rates],
+        "edges": [{"ep1": {"component": one}, "ep2": {"component": other}, "link": link} for one, other, link in names],
+    }
+    infra = {"devices": [device], "instances": [{"name": "box", "device": "box"}]}
+    assert given("infra.json", lambda text: json.dumps(infra)).links == {(0, 1): 10e9, (1, 0): 10e9}
+
+
 def test_a_workload_becomes_a_table(given, tmp_path):
     (tmp_path / "table.json").write_text(json.dumps(given("work.txt")))
     modules = load_modules(str(tmp_path / "table.json"))
@@ -383,66 +418,68 @@ def test_a_workload_becomes_a_table(given, tmp_path):
     assert measured_seconds(modules) == pytest.approx((170e-6, 175e-6))
 
 
-def garbled(text, rng):
-    raw = bytearray(text.encode())
-    for _ in range(rng.randrange(1, 5)):
-        at = rng.randrange(len(raw) or 1)
-        match rng.randrange(4):
-            case 0:
-                raw[at : at + 1] = bytes([rng.randrange(256)])
-            case 1:
-                del raw[at : at + rng.randrange(1, 40)]
-            case 2:
-                raw[at:at] = raw[at : at + rng.randrange(1, 200)]
-            case _:
-                numbers = list(re.finditer(rb"\d+", bytes(raw)))
-                if numbers:
-                    found = rng.choice(numbers)
-                    raw[found.start() : found.end()] = str(
-                        rng.choice([0, -1, 7, 99, 4097, 10**9, 10**40, "1e999", "nan", "null"])
-                    ).encode()
-    return bytes(raw)
-
-
 def test_garbled_files_give_errors_that_name_the_file(given):
-    rng = random.Random(3)
-    for _ in range(10_000 if EVERY else 300):
-        name = rng.choice([*TEXTS])
-        raw = garbled(TEXTS[name], rng)
-        try:
-            found = given(name, lambda text, raw=raw: raw)
-        except ValueError as error:
-            found = str(error)
-        if isinstance(found, str):
-            assert name in found
-        elif isinstance(found, list):
-            with suppress(ProgramError):
-                verify(found)
+    def read(name, raw):
+        if isinstance(found := given(name, lambda text: raw), list):
+            verify(found)
+
+    assert_errors_name_the_file(read, TEXTS, random.Random(3), 10_000 if EVERY else 300)
 
 
-def test_the_command_converts(tmp_path):
-    ring = tmp_path / "ring.xml"
-    done = succeed("convert", "ring", ring, "--ranks", 3)
-    assert "all_reduce of 3 ranks in 4 steps, proved" in done.output
-    succeed("convert", ring, tmp_path / "ring.goal", "--size", "4KiB")
-    succeed("convert", ring, tmp_path / "ring.et")
-    assert len(list(tmp_path.glob("ring.*.et"))) == 3
-    (tmp_path / "infra.json").write_text(TEXTS["infra.json"])
-    succeed("convert", tmp_path / "infra.json", tmp_path / "graph.json")
-    assert read_graph(tmp_path / "graph.json").size == 4
-    (tmp_path / "work.txt").write_text(ASTRA)
-    succeed("convert", tmp_path / "work.txt", tmp_path / "table.json")
-    succeed("convert", ring, tmp_path / "ring.json")
-    assert_one_line(invoke("convert", ring, tmp_path / "ring.txt"), "must end in .xml or .json or .goal or .et")
-    (tmp_path / "wrong.xml").write_text(FILES["ring"].replace('"rrcs"', '"rcs"', 1))
-    assert_one_line(invoke("convert", tmp_path / "wrong.xml", ring), "wrong.xml: rank 0, step 1: must receive chunk 1")
+def test_the_command_converts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("infra.json", "work.txt"):
+        Path(name).write_text(TEXTS[name])
     for arguments, said in (
-        ((tmp_path / "none.xml", ring), "none.xml cannot be read"),
-        (("ring.goal", ring), "IN 'ring.goal' must be an algorithm's name, or a file that ends in .xml, .json"),
-        ((ring, tmp_path / "new.xml", "--ranks", 4), "--ranks 4 has a use only if IN is an algorithm's name"),
-        ((ring, tmp_path / "new.xml", "--size", "4KiB"), "--size 4KiB has a use only if OUT ends in .goal or .et"),
+        (("ring", "ring.xml", "--ranks", 3), "all_reduce of 3 ranks in 4 steps, proved. Written to ring.xml"),
+        (("ring.xml", "ring.json"), "proved. Written to ring.json"),
+        (("ring.xml", "ring.goal", "--size", "4KiB"), "a sum is assumed to take 0.1 ns per byte, in whole ns. Written"),
+        (("ring.xml", "ring.et"), "in whole us. Written to ring.0.et to ring.2.et"),
+        (("infra.json", "graph.json"), "A network of 4 ranks with 12 links. Written to graph.json"),
+        (("work.txt", "table.json"), "A workload of 3 layers. Written to table.json"),
+        (("torus:4x4", "torus.json"), "A network of 16 ranks with 64 links. Written to torus.json"),
+        (("torus.json", "again.json"), "A network of 16 ranks with 64 links. Written to again.json"),
+    ):
+        assert said in succeed("convert", *arguments).output
+    assert len(list(Path().glob("ring.*.et"))) == 3
+    assert read_graph("graph.json").size == 4
+    assert read_graph(Path("again.json")) == read_graph("torus:4x4")
+
+
+def test_endings_may_be_upper_case(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for ending in ("xml", "json", "goal"):
+        succeed("convert", "ring", f"lower.{ending}")
+        succeed("convert", "ring", f"upper.{ending.upper()}")
+        assert Path(f"upper.{ending.upper()}").read_bytes() == Path(f"lower.{ending}").read_bytes()
+    succeed("convert", "ring", "upper.ET")
+    assert len(list(Path().glob("upper.?.ET"))) == 4
+    assert len(read("upper.XML")) == 4
+
+
+def test_the_command_refuses_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ring").mkdir()
+    succeed("convert", "ring", "ring.xml", "--ranks", 3)
+    Path("ring.2.et").mkdir()
+    Path("wrong.xml").write_text(FILES["ring"].replace('"rrcs"', '"rcs"', 1))
+    for arguments, said in (
+        (("ring.xml", "ring.txt"), "must end in .xml or .json or .goal or .et"),
+        (("wrong.xml", "new.xml"), "wrong.xml: rank 0, step 1: must receive chunk 1"),
+        (("./none.xml", "new.xml"), "error: none.xml cannot be read: No such file or directory"),
+        (("none.txt", "new.json"), "error: none.txt cannot be read: No such file or directory"),
+        (("none.json", "new.json"), "file 'none.json' is no readable JSON file: No such file or directory"),
+        (("ring.goal", "new.xml"), "IN 'ring.goal' must be an algorithm's name, or a file that ends in .xml, .json"),
+        (("ring.xml", "new.xml", "--ranks", 4), "--ranks 4 has a use only if IN is an algorithm's name"),
+        (("torus:4x4", "new.json", "--ranks", 4), "--ranks 4 has a use only if IN is an algorithm's name"),
+        (("ring.xml", "new.xml", "--size", "4KiB"), "--size 4KiB has a use only if OUT ends in .goal or .et"),
+        (("ring.xml", "ring.et"), "OUT 'ring.2.et' cannot be written: it is a folder"),
+        (("torus:4x4", "new.xml"), "OUT 'new.xml' must end in .json"),
+        (("synth:torus:2x4", "new.xml"), "has 8 ranks, not 4"),
+        (("synth:torus:2x4", "new.xml"), "(--ranks is 4 by default)"),
     ):
         assert_one_line(invoke("convert", *arguments), said)
+    assert not Path("ring.0.et").exists()
 
 
 @pytest.mark.skipif(not TECCL, reason="TECCL_FILES names no folder of solved schedules")

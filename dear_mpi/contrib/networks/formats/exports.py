@@ -1,24 +1,24 @@
 """Write programs as MSCCL's XML, as GOAL (LogGOPSim) and as Chakra's execution traces.
 
-A program's steps become actions with the earlier actions of their rank that they need: those that wrote a chunk they
-read, or used a chunk they write. Nothing else orders them, so the files are causally complete.
+A program's steps become actions. An action needs the last writer of each chunk that it reads, and all users of each
+chunk that it writes. Nothing else orders the actions of a rank, so the files are causally complete.
 
 Sources: GOAL, Hoefler, Siebert and Lumsdaine, ICPP 2009; Chakra, mlcommons/chakra (``et_def.proto``).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import quoteattr
 
 from dear_mpi.collectives import Partition
 from dear_mpi.collectives.program import Program, Receive, Send, Step
-from dear_mpi.reporting.files import replacing
 
-NS_PER_BYTE = 0.1  # of a sum, in GOAL and in Chakra
+NS_PER_BYTE = 0.1  # of a sum, in GOAL and in Chakra: an assumption
 SEND, RECEIVE, LOCAL = "send", "recv", "local"
+# The protobuf field of an attribute's value in Chakra: int32 is 7, int64 9, uint64 13, bool 27.
+ATTRIBUTES = {"comm_size": 9, "comm_src": 7, "comm_dst": 7, "comm_tag": 7, "num_ops": 9, "tensor_size": 13}
+ATTRIBUTES |= {"is_cpu_op": 27}
 
 
 class Action(NamedTuple):
@@ -82,17 +82,8 @@ def bytes_of(program: Program, nbytes: int) -> Callable[[range], int]:
     return lambda chunks: sum(sizes[chunk % program.chunks] for chunk in chunks)
 
 
-def write_text(path: Path, lines: Iterator[str]) -> None:
-    with replacing("OUT", path) as file:
-        file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-
-def write_goal(path: Path, programs: Sequence[Program], nbytes: int) -> None:
-    """Write one line per send, receive and sum (``calc``, in ns), and the lines that each requires."""
-    write_text(path, goal_lines(programs, nbytes))
-
-
 def goal_lines(programs: Sequence[Program], nbytes: int) -> Iterator[str]:
+    """Yield a line for each send, receive and sum (``calc``, in ns), and for each line that it requires."""
     yield f"num_ranks {len(programs)}"
     for program in programs:
         size_of = bytes_of(program, nbytes)
@@ -111,17 +102,13 @@ def goal_lines(programs: Sequence[Program], nbytes: int) -> Iterator[str]:
         yield "}"
 
 
-def write_msccl(path: Path, programs: Sequence[Program]) -> None:
-    """Write in-place XML: each rank has a thread block for each peer and direction, and one for local work."""
-    write_text(path, msccl_lines(programs))
-
-
 def msccl_lines(programs: Sequence[Program]) -> Iterator[str]:
+    """Yield in-place XML: each rank has a thread block for each peer and direction, and one for local work."""
     first = programs[0]
-    name, coll, ranks = f"dear-mpi {first.collective}", first.collective.replace("_", ""), len(programs)
+    coll = first.collective.replace("_", "")
     yield (
-        f'<algo name={quoteattr(name)} proto="Simple" nchannels="1" nchunksperloop="{first.chunks}" ngpus="{ranks}" '
-        f'coll="{coll}" inplace="1" outofplace="0" minBytes="0" maxBytes="1099511627776">'
+        f'<algo name="dear-mpi {first.collective}" proto="Simple" nchannels="1" nchunksperloop="{first.chunks}" '
+        f'ngpus="{len(programs)}" coll="{coll}" inplace="1" outofplace="0" minBytes="0" maxBytes="1099511627776">'
     )
     for program in programs:
         scratch = program.scratch * program.chunks
@@ -179,53 +166,44 @@ def step_text(
     )
 
 
-def write_chakra(path: Path, programs: Sequence[Program], nbytes: int) -> None:
-    """Write NAME.RANK.et for each rank: protobuf messages, each after its length."""
-    for program in programs:
-        with replacing("OUT", path.with_suffix(f".{program.rank}{path.suffix}")) as file:
-            file.write_bytes(b"".join(sized(message) for message in chakra_messages(program, nbytes)))
+def chakra_trace(program: Program, nbytes: int) -> bytes:
+    """Return a rank's file: protobuf messages, each after its length."""
+    return b"".join(varint(len(message)) + message for message in chakra_messages(program, nbytes))
 
 
 def chakra_messages(program: Program, nbytes: int) -> Iterator[bytes]:
     size_of, numbers, count = bytes_of(program, nbytes), list[int](), 0
-    yield text(1, "0.0.4")
+    yield field(1, "0.0.4")
     for action in actions(program):
         needs, size = [numbers[need] for need in action.needs], size_of(action.read or action.written)
         if action.kind != LOCAL:
-            source, target = (program.rank, action.peer)[:: 1 if action.kind == SEND else -1]
-            attributes = attribute("comm_size", 9, size) + attribute("comm_src", 7, source)
-            attributes += attribute("comm_dst", 7, target) + attribute("comm_tag", 7, action.tag)
-            yield node(count, f"{action.kind} {action.peer}", 5 if action.kind == SEND else 6, needs, attributes)
+            source, dest = (program.rank, action.peer)[:: 1 if action.kind == SEND else -1]
+            ends = {"comm_size": size, "comm_src": source, "comm_dst": dest, "comm_tag": action.tag}
+            yield node(count, f"{action.kind} {action.peer}", 5 if action.kind == SEND else 6, needs, ends)
             needs, count = [count], count + 1
         if action.kind == LOCAL or action.combine:
             micros = round(size * NS_PER_BYTE * action.combine / 1000)
-            attributes = attribute("num_ops", 9, size * action.combine) + attribute("tensor_size", 13, size)
-            yield node(count, "sum" if action.combine else "copy", 4, needs, attributes, micros=micros)
+            work = {"num_ops": size * action.combine, "tensor_size": size}
+            yield node(count, "sum" if action.combine else "copy", 4, needs, work, micros=micros)
             count += 1
         numbers.append(count - 1)
 
 
-def node(number: int, name: str, kind: int, needs: Sequence[int], attributes: bytes, *, micros: int = 0) -> bytes:
-    packed = b"".join(map(varint, needs))
-    deps = varint(5 << 3 | 2) + sized(packed) if needs else b""
-    cpu = varint(10 << 3 | 2) + sized(text(1, "is_cpu_op") + varint(27 << 3) + varint(0))
-    return integer(1, number) + text(2, name) + integer(3, kind) + deps + integer(7, micros) + attributes + cpu
+def node(
+    number: int, name: str, kind: int, needs: Sequence[int], attributes: Mapping[str, int], *, micros: int = 0
+) -> bytes:
+    needed = field(5, b"".join(map(varint, needs))) if needs else b""
+    values = {**attributes, "is_cpu_op": 0}.items()
+    said = b"".join(field(10, field(1, each) + field(ATTRIBUTES[each], value)) for each, value in values)
+    return field(1, number) + field(2, name) + field(3, kind) + needed + field(7, micros) + said
 
 
-def attribute(name: str, field: int, value: int) -> bytes:
-    return varint(10 << 3 | 2) + sized(text(1, name) + integer(field, value))
-
-
-def text(field: int, value: str) -> bytes:
-    return varint(field << 3 | 2) + sized(value.encode())
-
-
-def integer(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def sized(message: bytes) -> bytes:
-    return varint(len(message)) + message
+def field(number: int, value: int | str | bytes) -> bytes:
+    """Return a field of a protobuf message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def varint(value: int) -> bytes:

@@ -1,26 +1,25 @@
 """Write programs as MSCCL++'s execution plans: JSON with one thread block per GPU.
 
 In each step a rank signals its sources that its mailboxes are free. Then it puts its data into its targets' mailboxes,
-and takes its own mail when that is there. Mailboxes are scratch after the program's copies, so that nothing is
-overwritten before it is sent. A pair of ranks has two channels: one for mailboxes, one for data.
+and reads its own mailboxes when their data is there. Mailboxes are scratch after the program's copies, so that nothing
+is overwritten before it is sent. A pair of ranks has two channels: one for mailboxes, one for data.
 
 Source: microsoft/mscclpp, the reader of plans and the examples of its tests.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.program import Program
+from dear_mpi.collectives.program import Program, Receive
 from dear_mpi.contrib.networks.formats.exports import local_pairs, place_of
-from dear_mpi.reporting.files import replacing
+from dear_mpi.reporting.units import grouped
 
 MEMORY = {"channel_type": "memory"}
 Op = dict[str, Any]
 
 
-def write_mscclpp(path: Path, programs: Sequence[Program]) -> None:
+def mscclpp_plan(programs: Sequence[Program]) -> str:
     first = programs[0]
     mail = (sum(len(receive.chunks) for receive in step.receives) for each in programs for step in each.steps)
     scratch = first.scratch * first.chunks + max(mail, default=0)
@@ -35,8 +34,7 @@ def write_mscclpp(path: Path, programs: Sequence[Program]) -> None:
         "use_double_scratch_buffer": False,
         "buffer_alignment": 16,
     }
-    with replacing("OUT", path) as file:
-        file.write_text(json.dumps(plan, indent=1) + "\n", "utf-8")
+    return json.dumps(plan, indent=1) + "\n"
 
 
 def gpu_of(programs: Sequence[Program], rank: int, scratch: int) -> dict[str, Any]:
@@ -65,7 +63,6 @@ def gpu_of(programs: Sequence[Program], rank: int, scratch: int) -> dict[str, An
 
 def ops_of(programs: Sequence[Program], rank: int, number: int, peers: list[int]) -> Iterator[Op]:
     program, step = programs[rank], programs[rank].steps[number]
-    first, at = program.scratch * program.chunks, 0
 
     def channel(name: str, peer: int, which: int) -> Op:
         return MEMORY | {"name": name, "channel_ids": [2 * peers.index(peer) + which]}
@@ -74,30 +71,37 @@ def ops_of(programs: Sequence[Program], rank: int, number: int, peers: list[int]
         kind, index = place_of(program, chunks)
         return {"type": kind, "index": index, "size": len(chunks)}
 
-    def taken(source: Op, target: Op, *, combine: bool) -> Op:
-        both = {"src_buff": [target, source] if combine else [source], "dst_buff": [target]}
-        return {"name": "re", **both, "reduce_op": "sum"} if combine else {"name": "copy", **both}
+    def take(source: Op, receive: Receive) -> Iterator[Op]:
+        target = buffer(receive.chunks)
+        if receive.combine:
+            yield {"name": "re", "src_buff": [target, source], "dst_buff": [target], "reduce_op": "sum"}
+        else:
+            yield {"name": "copy", "src_buff": [source], "dst_buff": [target]}
+        yield {"name": "nop"}
 
-    sources, targets = ([each.peer for each in ends if each.peer != rank] for ends in (step.receives, step.sends))
-    yield from (channel("signal", peer, 0) for peer in dict.fromkeys(sources))
-    for peer in dict.fromkeys(targets):
+    own = list(mailboxes(program, number))
+    sources = dict.fromkeys(receive.peer for receive, _ in own)
+    yield from (channel("signal", peer, 0) for peer in sources)
+    for peer, sends in grouped((send for send in step.sends if send.peer != rank), lambda send: send.peer).items():
         yield channel("wait", peer, 0)
-        place, box = first, iter(programs[peer].steps[number].receives)
-        for send in (send for send in step.sends if send.peer == peer):
-            while (receive := next(box)).peer != rank:
-                place += len(receive.chunks) * (receive.peer != peer)
+        places = [place for receive, place in mailboxes(programs[peer], number) if receive.peer == rank]
+        for send, place in zip(sends, places, strict=True):
             target = {"buffer_id": peers.index(peer), "index": place, "size": len(send.chunks)}
             yield MEMORY | {"name": "put", "src_buff": [buffer(send.chunks)], "dst_buff": [target]}
-            place += len(receive.chunks)
         yield {"name": "nop"}
         yield channel("signal", peer, 1)
     for send, receive in local_pairs(rank, number, step):
-        yield taken(buffer(send.chunks), buffer(receive.chunks), combine=receive.combine)
-        yield {"name": "nop"}
-    yield from (channel("wait", peer, 1) for peer in dict.fromkeys(sources))
+        yield from take(buffer(send.chunks), receive)
+    yield from (channel("wait", peer, 1) for peer in sources)
     yield {"name": "nop"}
-    for receive in (receive for receive in step.receives if receive.peer != rank):
-        box_of = {"type": "s", "index": first + at, "size": len(receive.chunks)}
-        yield taken(box_of, buffer(receive.chunks), combine=receive.combine)
-        yield {"name": "nop"}
-        at += len(receive.chunks)
+    for receive, place in own:
+        yield from take({"type": "s", "index": place, "size": len(receive.chunks)}, receive)
+
+
+def mailboxes(program: Program, number: int) -> Iterator[tuple[Receive, int]]:
+    """Yield a step's receives from other ranks, each with the place in scratch where its data arrives."""
+    place = program.scratch * program.chunks
+    for receive in program.steps[number].receives:
+        if receive.peer != program.rank:
+            yield receive, place
+            place += len(receive.chunks)

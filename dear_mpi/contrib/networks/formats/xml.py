@@ -1,14 +1,11 @@
 """Read XML as a small tree, with line numbers, and without declarations: entities can grow for ever."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from xml.parsers import expat
 
 MOST_BYTES, MOST_ELEMENTS, MOST_DEPTH = 1 << 26, 1 << 19, 100
-
-Attributes = Mapping[str, str]
 
 
 @dataclass(eq=False, slots=True)
@@ -61,31 +58,6 @@ def read_tree(path: Path) -> Element:
     except ValueError as error:
         raise ValueError(f"{path}, line {parser.CurrentLineNumber}: {error}") from None
     return above[0].inner[0]
-
-
-def read_elements(
-    path: Path,
-    begin: Callable[[str, Attributes, int], object],
-    end: Callable[[str], object],
-    text: Callable[[str], object] | None = None,
-) -> None:
-    """Call ``begin(name, attributes, line)``, ``end(name)``, ``text(part)``; ValueErrors name the file and the line."""
-    parser = expat.ParserCreate("utf-8")
-
-    def refuse(name: str, system: str | None, public: str | None, declares: int) -> None:
-        if declares:  # a mere address of a document type is not followed
-            raise ValueError("declarations in the document type are not allowed")
-
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = lambda name, attributes: begin(name, attributes, parser.CurrentLineNumber)
-    parser.EndElementHandler, parser.CharacterDataHandler = end, text
-    content = read_bytes(path)
-    try:
-        parser.Parse(content, True)
-    except expat.ExpatError as error:
-        raise ValueError(f"{path}, line {error.lineno}: {expat.ErrorString(error.code)}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}, line {parser.CurrentLineNumber}: {error}") from None
 
 
 def read_bytes(path: Path) -> bytes:
