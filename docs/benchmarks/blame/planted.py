@@ -47,11 +47,13 @@ class HalvedTransport(EmulatedTransport):
         self.outbox.ports = [*self.outbox.ports, self.half]
 
     def send_init(self, data, peer, tag):
-        own, self.near = self.near, self.half if (self.rank, peer) == self.slow else self.near
+        own, self.ports = self.ports, self.ports[:]
+        if (self.rank, peer) == self.slow:
+            self.ports[peer] = [self.half]
         try:
             return super().send_init(data, peer, tag)
         finally:
-            self.near = own
+            self.ports = own
 
 
 def planted(world, cause):
