@@ -18,7 +18,7 @@ def test_flows_find_the_worst_cut():
         graph = random_graph(3 + seed % 6, seed, caps=(1, 2, 3, 8))
         cut = cut_bound(graph)
         assert cut.time == worst_cut(graph)
-        assert cut.out == leaving(graph, cut.ranks)
+        assert cut.rate == leaving(graph, cut.ranks)
 
 
 def test_flows_find_the_worst_cut_with_ports_of_single_ranks():
