@@ -1,4 +1,4 @@
-"""Find the fewest steps of an all-gather, and prove that fewer cannot do, by constraint programming (CP-SAT).
+"""Find the fewest steps of an all-gather, and prove that no schedule has fewer, by constraint programming (CP-SAT).
 
 A variable for each step, link and chunk: whether it is sent. Each rank receives each chunk once, links and ports carry
 at most their units, and a rank sends only what it has. Chunks of one rank can be exchanged, so the first one is to

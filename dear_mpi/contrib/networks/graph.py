@@ -195,16 +195,12 @@ def of_machine(file: MachineFile) -> Graph:
             raise ValueError(f"links[{number}]: source and dest must differ, not both {link.source}")
         pair = link.source, link.dest
         links[pair] = max(links.get(pair, 0.0), link.GBps * 1e9)
-    names = {place.host: number for number, place in enumerate(file.ranks)}
-    groups: list[tuple[int, ...]] = [(rank,) for rank in range(size)]
-    if len(names) > 1:
-        groups += [tuple(ranks) for ranks in by_host([names[place.host] for place in file.ranks]) if len(ranks) > 1]
-    ports = list[Port]()
-    for ranks in groups:
+    hosts, ports = by_host([place.host for place in file.ranks]), list[Port]()
+    for ranks in [[rank] for rank in range(size)] + [ranks for ranks in hosts if 1 < len(ranks) < size]:
         out = [rate for (source, dest), rate in links.items() if source in ranks and dest not in ranks]
         into = [rate for (source, dest), rate in links.items() if dest in ranks and source not in ranks]
         if out and into:
-            ports.append(Port(ranks, max(out), max(into)))
+            ports.append(Port(tuple(ranks), max(out), max(into)))
     return Graph(size, links, tuple(ports), median(link.latency_us for link in file.links) * 1e-6)
 
 

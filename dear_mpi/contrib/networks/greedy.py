@@ -170,7 +170,7 @@ class Search:
             self.room[port] -= by * self.used[pair]
 
     def fill(self, step: int, dest: int, seen: set[int]) -> bool:
-        """Begin one more move to a rank; moves that take its way go another one."""
+        """Begin one more move to a rank; those that fill a port for it are sent by others."""
         blocked = list[tuple[int, int]]()
         for source in self.sources[dest]:
             if self.lanes[source, dest] and (wanted := self.wanted(source, dest)):
