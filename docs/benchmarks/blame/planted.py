@@ -47,13 +47,10 @@ class HalvedTransport(EmulatedTransport):
         self.outbox.ports = [*self.outbox.ports, self.half]
 
     def send_init(self, data, peer, tag):
-        own, self.ports = self.ports, self.ports[:]
+        request = super().send_init(data, peer, tag)
         if (self.rank, peer) == self.slow:
-            self.ports[peer] = [self.half]
-        try:
-            return super().send_init(data, peer, tag)
-        finally:
-            self.ports = own
+            request.ports = [self.half]
+        return request
 
 
 def planted(world, cause):
