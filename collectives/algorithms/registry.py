@@ -245,7 +245,7 @@ def fixed(written: Sequence[Program], doc: str) -> Algorithm:
 
     def algorithm(rank: int, size: int) -> Program:
         if size != len(written):
-            raise ValueError(f"it has {len(written)} ranks, not {size}")
+            raise ValueError(f"it is for {len(written)} ranks, not for {size}")
         return written[rank]
 
     algorithm.__doc__ = doc

@@ -163,7 +163,9 @@ def test_the_bound_in_words(text, said):
 
 
 def test_refused(tmp_path):
-    with pytest.raises(ProgramError, match="'synth:torus:4' fails for rank 0 of 5: ValueError: it has 4 ranks, not 5"):
+    with pytest.raises(
+        ProgramError, match="'synth:torus:4' fails for rank 0 of 5: ValueError: it is for 4 ranks, not for 5"
+    ):
         programs("synth:torus:4", "all_gather", 5)
     with pytest.raises(ValueError, match="serves reduce_scatter, all_gather, all_reduce, not broadcast"):
         programs("synth:torus:4", "broadcast", 4)
