@@ -172,7 +172,7 @@ def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
     if graph.size == 1:
         return 0
     found = max(max(distances(graph, rank)) for rank in range(graph.size)) if graph.size <= MOST_ROOTS else 1
-    sets = [port.ranks for port in graph.ports if len(port.ranks) > 1]
+    sets = [port.ranks for port in graph.ports if 1 < len(port.ranks) < graph.size]
     sets += [tuple(sorted({*range(graph.size)} - {*ranks})) for ranks in sets]
     for cut in [worst, *(Cut(ranks, leaving(graph, ranks)) for ranks in sets)]:
         last = cut.rate // (graph.size - len(cut.ranks)) if cut.need is None else cut.rate

@@ -35,6 +35,11 @@ def test_a_port_that_two_ranks_need_is_found():
     assert least_steps(graph, 5, cut_bound(graph)) == search(graph, 5, 0).steps == 4
 
 
+def test_a_port_of_all_ranks_limits_nothing():
+    graph = Graph(3, {(0, 1): 1, (1, 2): 1, (2, 0): 1}, (Port((0, 1, 2), 1, 1),))
+    assert least_steps(graph, 1, cut_bound(graph)) == search(graph, 1, 0).steps == 2
+
+
 def test_ranks_of_a_host_share_its_port():
     graph = hosts_graph(2, 4)
     cut = cut_bound(graph)
