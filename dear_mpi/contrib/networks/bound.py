@@ -113,7 +113,7 @@ def edges_of(graph: Graph, ends: Callable[[int, int], tuple[int, int] | None] = 
     ``ends``: returns the nodes at the ends of a link; without it, they are the ranks. None: leave it out.
     """
     found, size = defaultdict[tuple[int, int], Fraction](Fraction), graph.size
-    for (source, dest), (outs, ins) in graph.ways.items():
+    for (source, dest), (outs, ins) in graph.passed.items():
         if (both := ends(source, dest)) is None:
             continue
         nodes = [both[0]]
@@ -228,23 +228,23 @@ def in_units(graph: Graph) -> tuple[Graph, float]:
     ({(0, 1): 2, (1, 0): 2, (1, 2): 1, (2, 0): 1}, 49.5)
     """
     ports, usable = [rate for port in graph.ports for rate in (port.out, port.into)], dict[tuple[int, int], float]()
-    for pair, (outs, ins) in graph.ways.items():
+    for pair, (outs, ins) in graph.passed.items():
         limits = [graph.ports[number].out for number in outs] + [graph.ports[number].into for number in ins]
         usable[pair] = min([graph.links[pair], *limits])
 
     def rounded(unit: float) -> Graph:
-        counts = {pair: min(MOST_UNITS, units(rate, unit)) for pair, rate in usable.items() if units(rate, unit)}
-        whole = tuple(Port(port.ranks, units(port.out, unit), units(port.into, unit)) for port in graph.ports)
+        counts = {pair: min(MOST_UNITS, count_of(rate, unit)) for pair, rate in usable.items() if count_of(rate, unit)}
+        whole = tuple(Port(port.ranks, count_of(port.out, unit), count_of(port.into, unit)) for port in graph.ports)
         return replace(graph, links=counts, ports=whole)
 
     def too_large(unit: float) -> bool:
-        return not all(units(rate, unit) for rate in ports) or rounded(unit).unreachable() is not None
+        return not all(count_of(rate, unit) for rate in ports) or rounded(unit).unreachable() is not None
 
     sizes = {rate / parts for rate in distinct([*usable.values(), *ports]) for parts in range(1, MOST_UNITS + 1)}
     kept = dict[float, tuple[float, float]]()  # of all rates, and the real unit
     for unit in dropwhile(too_large, sorted(sizes, reverse=True)):
-        counted = [(rate, min(MOST_UNITS, units(rate, unit))) for rate in usable.values()]
-        counted += [(rate, units(rate, unit)) for rate in ports]
+        counted = [(rate, min(MOST_UNITS, count_of(rate, unit))) for rate in usable.values()]
+        counted += [(rate, count_of(rate, unit)) for rate in ports]
         real = min([unit, *(rate / count for rate, count in counted if count)])
         kept[unit] = real * sum(count for _, count in counted), real
     if not kept:
@@ -254,7 +254,7 @@ def in_units(graph: Graph) -> tuple[Graph, float]:
     return rounded(unit), real
 
 
-def units(rate: float, unit: float) -> int:
+def count_of(rate: float, unit: float) -> int:
     return int(rate / unit + TOLERANCE)
 
 

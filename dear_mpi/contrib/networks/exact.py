@@ -58,7 +58,7 @@ def variables(model: Any, graph: Graph, parts: int, steps: int) -> dict[Move, An
     arriving = defaultdict[tuple[int, int], list[tuple[int, Any]]](list)  # by rank and chunk
     loads = defaultdict[tuple[int, int, int], list[Any]](list)  # by step, kind (link, port out, port in) and number
     for step in range(steps):
-        for number, ((source, dest), (outs, ins)) in enumerate(graph.ways.items()):
+        for number, ((source, dest), (outs, ins)) in enumerate(graph.passed.items()):
             for chunk in range(graph.size * parts):
                 owner = chunk // parts
                 if dest == owner or hops[owner][source] > step:

@@ -71,7 +71,7 @@ class Graph:
                 raise ValueError(f"{what}: a rate must be bytes/s above 0, not {rate}")
 
     @cached_property
-    def ways(self) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+    def passed(self) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return, for each link, the ports through which messages leave, the smallest first, and those they enter."""
         members = [frozenset(port.ranks) for port in self.ports]
         mine: list[list[int]] = [[] for _ in range(self.size)]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from dear_mpi.contrib.networks.graph import Graph
 
 SEEDS = 20
-MOST_MOVES = 300_000  # of all seeds: a second or two
+MOST_TRIED = 300_000  # of all seeds: a second or two
 
 
 class Move(NamedTuple):
@@ -55,7 +55,7 @@ def search(graph: Graph, parts: int, least: int, seeds: int = SEEDS, *, whole: b
     >>> search(in_units(read_graph("torus:4"))[0], parts=2, least=3).steps
     3
     """
-    tries = max(1, min(seeds, MOST_MOVES // (graph.size**2 * parts + least * len(graph.links))))
+    tries = max(1, min(seeds, MOST_TRIED // (graph.size**2 * parts + least * len(graph.links))))
     best = None
     for seed in range(tries):
         found = Search(graph, parts, seed, whole=whole).run(best.steps if best else None)
@@ -78,7 +78,7 @@ class Search:
         self.lanes = dict.fromkeys(counts, 1) if whole else counts  # that are free now
         self.room = [int(units) for port in graph.ports for units in (port.out, port.into)]
         self.ports = {
-            pair: [2 * n for n in outs] + [2 * n + 1 for n in ins] for pair, (outs, ins) in graph.ways.items()
+            pair: [2 * n for n in outs] + [2 * n + 1 for n in ins] for pair, (outs, ins) in graph.passed.items()
         }
         self.sources: list[list[int]] = [[] for _ in range(graph.size)]
         for source, dest in graph.links:
@@ -116,7 +116,7 @@ class Search:
         pairs.sort(key=lambda pair: self.wanted(*pair).bit_count())
         inside = {number: self.inside(number) for number in self.shared}
         for source, dest in pairs:
-            ports = [number for number in self.graph.ways[source, dest][1] if number in inside]
+            ports = [number for number in self.graph.passed[source, dest][1] if number in inside]
             wanted = self.wanted(source, dest)
             for number in ports:
                 wanted &= ~inside[number]

@@ -54,7 +54,7 @@ class GraphNetwork(Network):
     def way_out(self, rank: int, peer: int) -> Way:
         sides = list[Side]()
         for pair in pairwise(self.hops(rank, peer)):
-            outs, ins = self.graph.ways[pair]
+            outs, ins = self.graph.passed[pair]
             sides += [("link", *pair), *(("out", port) for port in outs), *(("in", port) for port in ins)]
         return tuple(dict.fromkeys(sides))
 

@@ -58,8 +58,8 @@ def test_measured_links_get_a_port_per_rank_and_per_host(tmp_path):
     assert graph.ports[0].out == 5e9
     assert graph.ports[4] == Port((0, 1), 1.2e8, 1e8)
     assert graph.hosts == (0, 0, 1, 1)
-    assert graph.ways[0, 1] == ((0,), (1,))
-    assert graph.ways[1, 2] == ((1, 4), (5, 2))
+    assert graph.passed[0, 1] == ((0,), (1,))
+    assert graph.passed[1, 2] == ((1, 4), (5, 2))
 
 
 def test_ranks_of_one_host_share_nothing_but_their_own_ports(tmp_path):
