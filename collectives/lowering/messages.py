@@ -311,7 +311,11 @@ class Writer:
             return
         group = self.together[number]
         if group[0] == number:
-            self.merge_time |= dict.fromkeys(group, self.time_merge(group, readers))
+            if len(group) > 1:
+                earlier = (version for each in group for version in self.before(self.messages[each]))
+                readers = set().union(*(version.readers for version in earlier))
+            arrived = max(self.messages[each].key for each in group)
+            self.merge_time |= dict.fromkeys(group, max(arrived, self.latest(readers)))
         if message.own:
             source = self.sources[number]
             if source not in self.side_buffers:  # read until then
@@ -327,12 +331,6 @@ class Writer:
         """Return what a message's blocks held before its step."""
         step, versions = message.key[0], [self.blocks[block] for block in message.blocks]
         return [each[-2] if each[-1].step == step else each[-1] for each in versions]
-
-    def time_merge(self, group: Sequence[int], readers: set[int]) -> Key:
-        if len(group) > 1:
-            versions = (version for number in group for version in self.before(self.messages[number]))
-            readers = set().union(*(version.readers for version in versions))
-        return max(max(self.messages[number].key for number in group), self.latest(readers))
 
     def keep_lane(self, number: int, message: Message) -> None:
         lane = self.lanes[message.peer, message.incoming]
