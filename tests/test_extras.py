@@ -98,6 +98,10 @@ def of_text(text):
     return {"all_gather": gather}
 
 
+def failing(text):
+    return 1 / 0
+
+
 def wrong_ring(rank, size):
     return ring.all_gather((rank + 1) % size, size)
 """
@@ -134,7 +138,7 @@ def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(fol
 
 
 def test_a_package_makes_algorithms_from_a_text(folder):
-    published(folder, "own", algorithms="made = own:of_text")
+    published(folder, "own", algorithms="made = own:of_text\nmine = own:own_ring\nfails = own:failing")
     said = dear_mpi(folder, "explain", "--algorithm", "made:3", "--ranks", 3, "--check").stdout
     assert said.startswith("A ring named by its text.")
     assert "Proved for 3 ranks" in said
@@ -142,7 +146,9 @@ def test_a_package_makes_algorithms_from_a_text(folder):
     refused = {
         "made:4": "algorithm 'made:4' fails for rank 0 of 3: ValueError: it is for 4 ranks",
         "made": "algorithm 'made' is made from a text: write made:TEXT",
-        "made:": "algorithm 'made:' has no text after the colon: write made:FILE",
+        "made:": "algorithm 'made:' is made from a text: write made:TEXT",
+        "mine:4x4": "algorithm 'mine' takes no text; these do, as in NAME:mine:4x4: ",
+        "fails:3": "algorithm 'fails:3' cannot be made: ZeroDivisionError: division by zero",
         "mode:3": "does not exist: write it like path/to/mine.py:my_ring",
     }
     for name, text in refused.items():

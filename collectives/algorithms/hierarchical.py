@@ -31,8 +31,10 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
     """First phase: a rank ends with the chunks of its columns."""
-    members = by_host(hosts)
-    rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
+    members, rings = by_host(hosts), list[list[Step]]()
+    for column in range(max(map(len, members))):
+        if rank in (ring := at_place(column, members)):
+            rings.append(around(rank, ring, [ranks[column : column + 1] for ranks in members]))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
 
 
@@ -40,11 +42,6 @@ def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
     members, home, _ = placed(rank, hosts)
     ring = around(rank, home, [served(each, hosts) for each in home])
     return Program("all_gather", rank, size, tuple(merged([ring], max(map(len, members)) - 1)))
-
-
-def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
-    ring = at_place(column, members)
-    return around(rank, ring, [ranks[column : column + 1] for ranks in members]) if rank in ring else []
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:

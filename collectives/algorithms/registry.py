@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,14 @@ def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorit
     return {MIRROR[name]: back, name: forth, "all_reduce": all_reduce}
 
 
+def completed(row: dict[str, Algorithm]) -> dict[str, Algorithm]:
+    """Add the reductions that a row of collectives lacks; an all-reduce comes from an all_gather if there is one."""
+    for collective in MIRROR:
+        if collective in row:
+            row = family(row[collective], collective) | row
+    return {collective: row[collective] for collective in COLLECTIVES if collective in row}
+
+
 def mirrored(program: Program) -> tuple[Step, ...]:
     if program.scratch:  # paths through copies are no trees of chunks
         what = f"{program.collective} on rank {program.rank} has scratch chunks, so it cannot run backwards"
@@ -95,11 +103,7 @@ class Rows(Mapping[str, dict[str, Algorithm]]):
         if name not in self.made:
             file, functions = self.written[name]
             module = import_module(f"dear_mpi.collectives.algorithms.{file}")
-            row = {collective: getattr(module, function) for collective, function in functions.items()}
-            for collective in MIRROR:  # an all-reduce comes from an all_gather if there is one
-                if collective in functions:
-                    row = family(row[collective], collective) | row
-            self.made[name] = {collective: row[collective] for collective in COLLECTIVES if collective in row}
+            self.made[name] = completed({each: getattr(module, function) for each, function in functions.items()})
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -165,7 +169,7 @@ def served_by(name: str) -> dict[str, Algorithm]:
         return load_algorithm(name)
     from dear_mpi.collectives.program.user_file import WithExtras  # for names that core lacks
 
-    known: dict[str, dict[str, Algorithm]] = {each: {} for each in (*ALGORITHMS, *RUNNER)}  # native has none
+    known = {each: dict[str, Algorithm]() for each in (*ALGORITHMS, *RUNNER)}  # native has none
     return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
 
 
@@ -214,23 +218,38 @@ def of_text(spec: str) -> bool:
     return bool(colon) and not is_in_file(spec) and name in entry_points_of("algorithms")
 
 
-def algorithm_source(spec: str) -> Source | Algorithm | None:
-    """Return the source of a user's function, or a function made from a text; None for an installed one."""
-    from dear_mpi.collectives.program.user_file import source_of
+def algorithm_source(spec: str) -> Source | None:
+    """Return the file of a user's function, or the text that an extra makes algorithms from; None for other names."""
+    from pathlib import Path
 
-    if of_text(spec):
-        return next(iter(made_from(spec).values()))
-    return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
+    from dear_mpi.collectives.program.user_file import Source, source_of
 
-
-def made_from(spec: str) -> Mapping[str, Algorithm]:
-    from dear_mpi.collectives.program.user_file import load_extra
-
+    if not of_text(spec):
+        return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
     name, _, text = spec.partition(":")
-    if not text:
-        raise ValueError(f"algorithm {spec!r} has no text after the colon: write {spec}FILE")
-    found: Mapping[str, Algorithm] = load_extra("algorithms", name)(text)
-    return found
+    path = Path(text)
+    return Source("algorithm", path, path.read_bytes() if path.is_file() else b"", name, text)
+
+
+@lru_cache(maxsize=32)
+def made_from(source: Source) -> Mapping[str, Algorithm]:
+    """Return what an extra makes from a text, by collective; anew if the file that it names has changed."""
+    from dear_mpi.collectives.program.user_file import load_extra, telling
+
+    with telling(f"algorithm '{source.name}:{source.given}' cannot be made"):
+        return load_extra("algorithms", source.name)(source.given)
+
+
+def fixed(written: Sequence[Program], doc: str) -> Algorithm:
+    """Return an algorithm of these programs, one for each rank; ``explain`` prints ``doc``."""
+
+    def algorithm(rank: int, size: int) -> Program:
+        if size != len(written):
+            raise ValueError(f"it is for {len(written)} ranks, not for {size}")
+        return written[rank]
+
+    algorithm.__doc__ = doc
+    return algorithm
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
@@ -238,21 +257,23 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
 
     It is tried for two ranks. What an extra makes from a text has its collectives by name, and is not tried.
     """
-    from dear_mpi.collectives.program.user_file import load, load_extra
+    from dear_mpi.collectives.program.user_file import entry_points_of, load, load_extra
 
-    if of_text(spec):
-        row = {name: checked(spec, each, name) for name, each in made_from(spec).items()}
-        return {name: each for made in row for name, each in derived(made, row[made]).items()} | row
-    source = algorithm_source(spec)
-    algorithm = load_extra("algorithms", spec) if source is None else load(source)
-    if source is None and asks_for(algorithm, "text"):
-        raise ValueError(f"algorithm {spec!r} is made from a text: write {spec}:TEXT, such as {spec}:FILE")
+    source, name = algorithm_source(spec), spec.partition(":")[0]
+    if source is None or of_text(spec):
+        algorithm = load_extra("algorithms", name)
+        if asks_for(algorithm, "text"):
+            if source is None or not source.given:
+                raise ValueError(f"algorithm {spec!r} is made from a text: write {name}:TEXT, such as {name}:FILE")
+            return completed({name: checked(spec, each, name) for name, each in made_from(source).items()})
+        if source is not None:
+            extras = entry_points_of("algorithms")
+            takers = ", ".join(each for each in extras if asks_for(load_extra("algorithms", each), "text"))
+            raise ValueError(f"algorithm {name!r} takes no text; these do, as in NAME:{spec}: {takers}")
+    else:
+        algorithm = load(source)
     collective = write_program(checked(spec, algorithm), 0, 2).collective
-    return derived(collective, checked(spec, algorithm, collective))
-
-
-def derived(collective: str, algorithm: Algorithm) -> dict[str, Algorithm]:
-    return family(algorithm, collective) if collective in MIRROR else {collective: algorithm}
+    return completed({collective: checked(spec, algorithm, collective)})
 
 
 def checked(spec: str, algorithm: Algorithm, collective: str = "") -> Algorithm:

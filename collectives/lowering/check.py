@@ -7,9 +7,9 @@ In a phase, ranks run in any order, so no rank may touch memory that another wri
 may still be in a run while another has the next one's data, so several runs follow each other.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import NoReturn
 
 from dear_mpi.collectives.lowering.messages import (
@@ -41,12 +41,13 @@ def check_instructions(
     window: int = WINDOW,
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
+    packed: float = math.inf,
 ) -> None:
     """Run all ranks' instructions by portion; a ProgramError names rank, step and message."""
     grid = Grid.of(programs[0], chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
-        cut = [messages(program, chunks, segment, portion) for program in programs]
+        cut = [messages(program, chunks, segment, portion, packed) for program in programs]
         listings = [write_instructions(each, window, staged=staged) for each in cut]
         ranks = [SymbolicRank(*each) for each in zip(range(len(programs)), listings, held, strict=True)]
         lanes: Lanes = defaultdict(Lane)
@@ -102,7 +103,7 @@ class SymbolicRank:
             lanes[message.peer, self.rank].receives.append((self, number))
         else:
             if number in self.listing.side_buffers:
-                self.move(number, message.blocks, places)
+                self.move(number, message.blocks, places, [False] * len(places))
             self.check_free(number, places, writes=False)
             if not message.own:
                 lanes[self.rank, message.peer].sends.append((self, number))
@@ -122,13 +123,11 @@ class SymbolicRank:
         combined = [run.combine for run in message.runs for _ in run.blocks]
         self.move(number, self.places[number], message.blocks, combined)
 
-    def move(
-        self, number: int, sources: Sequence[Place], targets: Sequence[Place], combined: Iterable[bool] = repeat(False)
-    ) -> None:
+    def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], combined: Iterable[bool]) -> None:
         self.check_free(number, sources, writes=False)
         self.check_free(number, targets, writes=True)
         arriving = [self.held.get(source, 0) for source in sources]  # scratch may be undefined
-        for mask, target, combine in zip(arriving, targets, combined, strict=False):
+        for mask, target, combine in zip(arriving, targets, combined, strict=True):
             before = self.held[target] if combine else 0
             if before & mask:
                 self.fail(number, "is combined twice")

@@ -7,14 +7,14 @@ that fit in one segment: large chunks are pipelined, and small chunks share a ru
     |block|block|block|bl|   |block|block|block|   |block|block|block|
 
 A message is a run, or several small runs of one step between the same ranks: these are packed. Both ends cut a transfer
-alike. A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks
-are independent, so portions in any order give the bits of the whole.
+alike. A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks are independent, so
+portions in any order give the bits of the whole.
 
 A **lane** is all messages of one direction between two ranks. A **side buffer** is a message's memory outside the
 user's buffer. A receive is **merged** when its data is combined or copied from there into the buffer; receives of one
 step into the same blocks are merged together. A send may start when its data is final: while segment k is added,
-segment k+1 is sent. What a rank sends to itself is no message: its receive is merged straight from the buffer, or from
-a side buffer if the step overwrites it.
+segment k+1 is sent. A rank's transfers to itself send no message: the receive is merged straight from the buffer, or
+from a side buffer if the step overwrites it.
 
 [Note: Why instructions cannot deadlock]
 A rank runs a fixed list of instructions "wait for these messages, merge, start those". Every message has a key (step,
@@ -115,7 +115,8 @@ def messages(
 def pack(runs: Sequence[Run], segment: int, saved: float) -> Iterator[Sequence[Run]]:
     """Put neighbours in a message as long as they fit into a segment, if that pays.
 
-    Packing copies all elements twice. A message less pays for ``saved`` of them, and the longer one for 3/4 of that.
+    Packing copies all elements twice. Packing k runs saves k - 1 messages, worth ``saved`` elements each, minus 3/4 of
+    one for the longer message.
 
     >>> runs = [Run(range(n), 0, n, False) for n in (1, 3, 2, 2, 4, 1)]
     >>> [[run.stop for run in each] for each in pack(runs, segment=5, saved=16)]
@@ -242,19 +243,15 @@ class Version:
 
 def together(messages: Sequence[Message]) -> dict[int, list[int]]:
     """Group receives with runs that are combined into the same blocks, in ascending order, by each of them."""
-    groups, places = dict[int, list[int]](), dict[tuple[int, int], list[int]]()
+    groups, firsts = dict[int, list[int]](), dict[tuple[int, int], int]()
     for number, message in enumerate(messages):
         if message.incoming:
-            groups[number] = group = [number]
+            groups[number] = [number]
             for run in (run for run in message.runs if run.combine):
-                other = groups[places.setdefault((message.key[0], run.blocks.start), group)[0]]
-                if other is not group:
-                    other += group
-                    groups.update(dict.fromkeys(group, other))
-                    group = other
-    for number, group in groups.items():
-        if number == group[-1] and len(group) > 1:
-            group.sort()
+                other = groups[firsts.setdefault((message.key[0], run.blocks.start), number)]
+                if other is not groups[number]:
+                    both = sorted(other + groups[number])
+                    groups.update(dict.fromkeys(both, both))
     return groups
 
 
@@ -314,7 +311,11 @@ class Writer:
             return
         group = self.together[number]
         if group[0] == number:
-            self.merge_time |= dict.fromkeys(group, self.time_merge(group, readers))
+            if len(group) > 1:
+                earlier = (version for each in group for version in self.before(self.messages[each]))
+                readers = set().union(*(version.readers for version in earlier))
+            arrived = max(self.messages[each].key for each in group)
+            self.merge_time |= dict.fromkeys(group, max(arrived, self.latest(readers)))
         if message.own:
             source = self.sources[number]
             if source not in self.side_buffers:  # read until then
@@ -330,12 +331,6 @@ class Writer:
         """Return what a message's blocks held before its step."""
         step, versions = message.key[0], [self.blocks[block] for block in message.blocks]
         return [each[-2] if each[-1].step == step else each[-1] for each in versions]
-
-    def time_merge(self, group: Sequence[int], readers: set[int]) -> Key:
-        if len(group) > 1:
-            versions = (version for number in group for version in self.before(self.messages[number]))
-            readers = set().union(*(version.readers for version in versions))
-        return max(max(self.messages[number].key for number in group), self.latest(readers))
 
     def keep_lane(self, number: int, message: Message) -> None:
         lane = self.lanes[message.peer, message.incoming]
@@ -353,11 +348,12 @@ class Writer:
         Sends start first, because a peer waits for them; receives are posted a window ahead.
         """
         groups = [group for number, group in self.together.items() if group[0] == number]
-        events = [self.event(self.latest(group), group, starts=False) for group in groups]
-        events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]
+        events = [(self.latest(group), False, group) for group in groups]
+        events += [(time, True, [number]) for number, time in self.start_time.items()]
+        events.sort(key=lambda event: (event[:2], self.messages[event[2][0]].incoming, self.messages[event[2][0]].key))
         left = {number for number, message in enumerate(self.messages) if not (message.incoming or message.own)}
         waits, merges, started = list[int](), list[int](), list[int]()
-        for _, starts, *_, group in sorted(events):
+        for _, starts, group in events:
             after = set().union(*(self.after[number] for number in group if (number in self.merge_time) != starts))
             fresh = sorted(after & left)
             left -= after
@@ -373,6 +369,3 @@ class Writer:
         if waits or merges or started:
             yield Instruction(tuple(waits), tuple(merges), tuple(started))
         yield Instruction(tuple(sorted(left)), (), ())
-
-    def event(self, time: Key, group: list[int], *, starts: bool) -> tuple[Key, bool, bool, Key, list[int]]:
-        return time, starts, self.messages[group[0]].incoming, self.messages[group[0]].key, group

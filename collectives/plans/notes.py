@@ -28,7 +28,7 @@ class Part(NamedTuple):
     number: int = 0  # number in the step and lane
     peer: int | None = None
     incoming: bool = False
-    chunk: int | str = ""
+    chunk: str = ""
     nbytes: int = 0
 
     def __str__(self) -> str:

@@ -3,8 +3,9 @@
 Each rank has a port, and each host one to the network, shared by its ranks, with its own alpha and beta. All transfers
 of a step from one rank to another are one message. It begins when both ends are in their step (rendezvous). After alpha
 its b bytes take b beta, or longer if messages share a side of a port (see below). Combining takes b gamma on the
-receiver, also of what the rank itself holds in scratch. A rank enters a step when its previous one is complete. For the
-ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager sending.
+receiver, also of what the rank itself holds in scratch; copies are free. A rank enters a step when its previous one is
+complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager
+sending.
 
 Each message also takes o seconds of the processor at both ends. At the start of a step a rank hands over its sends, o
 each, before their messages begin. Then it handles arrivals: o each, and the sum.

@@ -1,7 +1,7 @@
 """Describe which ranks share a host, and their rates."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,8 +16,8 @@ class Rates(NamedTuple):
     between: float
 
 
-def by_host(hosts: Sequence[int]) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
+def by_host(hosts: Sequence[Hashable]) -> list[list[int]]:
+    found: dict[Hashable, list[int]] = {}
     for rank, host in enumerate(hosts):
         found.setdefault(host, []).append(rank)
     return list(found.values())

@@ -1,7 +1,7 @@
 """Prove an algorithm without running it: replay all ranks' programs on symbols and check the result.
 
 Rules: every send has a matching receive in its step; no undefined data is sent; no contribution is combined twice;
-receives of one step touch a chunk twice only if both combine; the contract holds at the end.
+receives of one step touch a chunk twice only if both combine it, in equal ranges; the contract holds at the end.
 
 The replay moves all ranks step by step. A real run, with some ranks ahead, has the same result, because both ends of a
 message are in one step. Ranks cannot block each other even if sends are synchronous: ranks in the earliest step wait

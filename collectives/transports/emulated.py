@@ -20,7 +20,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
@@ -66,24 +66,28 @@ class Link:
                 raise ValueError(f"link: {self.blocks} puts {where}, whose ranks cannot share an emulated port")
         return hosts
 
-    def ports(self, transport: Transport) -> dict[int, Port]:
-        """Collective: return this rank's ports to single peers."""
-        return {}
+    def ports(self, transport: Transport) -> list[list[Port]]:
+        """Collective: return the ports to each peer; a message passes all of them at once."""
+        near, hosts = [Port(self)], self.hosts(transport.hosts)
+        far = [port_of_host(self.between, transport, hosts)] if self.between else near
+        return [near if host == hosts[transport.rank] else far for host in hosts]
 
 
 class Port:
     """A full-duplex port; each side is free at ``free_s``; a ``lock`` guards shared ones.
 
-    This rank's ``waiting`` messages have not entered; the last that did passes at ``over_s``.
+    This rank's ``waiting`` messages have not entered; the last that did passes at ``over_s``. ``rates``: bytes/s out
+    and in.
     """
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
         self.link, self.lock = link, lock or nullcontext()
         self.free_s = np.zeros(2) if free_s is None else free_s
         self.waiting, self.over_s = deque[tuple[float, EmulatedSend]](), 0.0
+        self.rates = link.bandwidth, link.bandwidth
 
     def rate(self, side: int) -> float:
-        return self.link.bandwidth
+        return self.rates[side]
 
     def arrive(self, nbytes: int) -> float:
         return self.book(IN, time.perf_counter() - nbytes / self.rate(IN) - BURST_S, nbytes)
@@ -126,16 +130,13 @@ class EmulatedTransport(Wrapper[Transport]):
     native = None  # the library's own collectives cannot be slowed
     spins = False
 
-    def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
+    def __init__(self, below: Transport, link: Link) -> None:
         super().__init__(below)
-        self.link, self.near = link, Port(link)
-        self.far = self.near
-        if link.between is not None:
-            self.hosts = hosts or link.hosts(below.hosts)
+        self.link, self.ports = link, link.ports(below)
+        self.outbox = Outbox({first for first, *_ in self.ports})
+        if link.between:
+            self.hosts = link.hosts(below.hosts)
             self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
-            self.far = port_of_host(link.between, below, self.hosts)
-        self.pairs = link.ports(below)
-        self.outbox = Outbox([self.near, self.far, *self.pairs.values()])
 
     @property
     def name(self) -> str:
@@ -147,24 +148,21 @@ class EmulatedTransport(Wrapper[Transport]):
     def counters(self) -> None:
         """Return None, like ``reach``."""
 
-    def port(self, peer: int) -> Port:
-        return self.pairs.get(peer) or (self.near if self.hosts[peer] == self.hosts[self.rank] else self.far)
-
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        return EmulatedSend(self.outbox, self.port(peer), self.below.send_init(data, peer, tag), data.nbytes)
+        return EmulatedSend(self.outbox, self.ports[peer], self.below.send_init(data, peer, tag), data.nbytes)
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        return EmulatedReceive(self.outbox, self.port(peer), self.below.recv_init(data, peer, tag), data.nbytes)
+        return EmulatedReceive(self.outbox, self.ports[peer], self.below.recv_init(data, peer, tag), data.nbytes)
 
 
 class Outbox:
-    """One message at a time enters a port.
+    """One message at a time enters its first port.
 
     After a late poll, the next message starts when it would have on time.
     """
 
-    def __init__(self, ports: Sequence[Port]) -> None:
-        self.ports = ports
+    def __init__(self, ports: Iterable[Port]) -> None:
+        self.ports = [*ports]
         self.leaving: list[tuple[float, int, EmulatedSend]] = []
         self.numbers = itertools.count()
 
@@ -173,7 +171,7 @@ class Outbox:
         for port in self.ports:
             while port.waiting and port.over_s <= now_s:
                 start_s, send = port.waiting.popleft()
-                port.over_s = port.book(OUT, max(start_s, port.over_s), send.nbytes)
+                port.over_s = max([each.book(OUT, max(start_s, port.over_s), send.nbytes) for each in send.ports])
                 heapq.heappush(self.leaving, (port.over_s + port.link.latency_s, next(self.numbers), send))
         while self.leaving and self.leaving[0][0] <= now_s:
             heapq.heappop(self.leaving)[-1].leave()
@@ -187,9 +185,9 @@ class Outbox:
 class EmulatedRequest(Wrapper[Request]):
     """Naps while it waits."""
 
-    def __init__(self, outbox: Outbox, port: Port, below: Request, nbytes: int) -> None:
+    def __init__(self, outbox: Outbox, ports: Sequence[Port], below: Request, nbytes: int) -> None:
         super().__init__(below)
-        self.outbox, self.port, self.nbytes, self.active = outbox, port, nbytes, False
+        self.outbox, self.ports, self.nbytes, self.active = outbox, ports, nbytes, False
 
     def Wait(self) -> None:
         while not self.Test():
@@ -201,7 +199,7 @@ class EmulatedSend(EmulatedRequest):
 
     def Start(self) -> None:
         self.active = True
-        self.port.waiting.append((time.perf_counter(), self))
+        self.ports[0].waiting.append((time.perf_counter(), self))
         self.outbox.release()
 
     def leave(self) -> None:
@@ -227,6 +225,6 @@ class EmulatedReceive(EmulatedRequest):
         if not self.active:
             return True
         if self.over_s is None and self.below.Test():
-            self.over_s = self.port.arrive(self.nbytes)
+            self.over_s = max([port.arrive(self.nbytes) for port in self.ports])
         self.active = self.over_s is None or time.perf_counter() < self.over_s
         return not self.active

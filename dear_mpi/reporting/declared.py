@@ -13,7 +13,7 @@ from dear_mpi.kernels.lookup import lookup
 T = TypeVar("T")
 # Separators: a comma, except inside mine.py:Mine(a=1,b=2), or before a plain number, as in at:N,N.
 BETWEEN, BETWEEN_FUSIONS = r",(?![^(]*\))", r",(?!\d+(?:,|$))"
-BETWEEN_ALGORITHMS = r",(?!\d)"  # not in synth:fattree:4x8,2
+BETWEEN_ALGORITHMS = r",(?!\d)"  # not in synth:fattree:4x8,2,10gbit,50us
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -257,7 +258,8 @@ def explain_route(name: str, *, wire: str | None = None) -> None:
 
 
 SEGMENTS = 3  # of a chunk: more than a plan posts at once on one host
-WINDOWS = (WINDOW, MOST_POSTED)  # range of messages that a plan posts at once
+# Messages that a plan posts at once, few or many; elements that pay for a saved message: none, or any number.
+WINDOWS = ((WINDOW, 0.0), (WINDOW, math.inf), (MOST_POSTED, math.inf))
 CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, of a segment; the second segment has two chunks
 
 
@@ -292,9 +294,10 @@ def prove(
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """Prove instructions: chunks cut in two ways, few and many posted messages, in portions."""
-    for (length, segment), window in product(CUTS, WINDOWS):
-        check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
+    """Prove instructions: chunks cut in two ways, few and many posted messages, packed or not, in portions."""
+    for (length, segment), (window, packed) in product(CUTS, WINDOWS):
+        chunks = range(0, written[0].chunks * length + 1, length)
+        check_instructions(written, chunks, segment, window=window, packed=packed)
     thirds = [Portion(number, number + 1, SEGMENTS) for number in reversed(range(SEGMENTS))]
     check_instructions(written, range(0, written[0].chunks * SEGMENTS + 1, SEGMENTS), 1, portions=thirds)
 

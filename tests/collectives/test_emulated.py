@@ -106,7 +106,7 @@ def test_the_ranks_of_a_host_take_turns(clock):
 
     def send(outbox, name, nbytes):
         below = SimpleNamespace(Start=lambda: arrived.append((name, clock.s)), Test=lambda: True)
-        emulated.EmulatedSend(outbox, outbox.ports[0], below, nbytes).Start()
+        emulated.EmulatedSend(outbox, outbox.ports, below, nbytes).Start()
 
     for number in range(3):
         send(first, number, 500)

@@ -218,6 +218,8 @@ def test_every_plan_is_right_however_it_is_cut(name, collective):
             count = int(per_chunk * written[0].chunks)
             count -= count % size if COLLECTIVES[collective].addressed else 0  # its shards are equal
             check(written, count, segment)
+            for packed in (0.0, 2.0 * segment):  # none, and some
+                check(written, count, segment, packed=packed)
             check(written, count, segment, window=1)
             check(written, count, segment, window=17)
             check(written, count, segment, window=17, staged=True)

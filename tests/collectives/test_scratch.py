@@ -32,6 +32,18 @@ def test_what_a_rank_combines_alone_has_no_message():
     assert run_loopback(2, body) == [([3.0] * 4 + [1.0] * 3, 2), ([2.0] * 7, 2)]
 
 
+def test_calls_name_scratch_by_its_copy_and_chunk():
+    """Elements 0 to 2 are chunk 0, 3 and 4 chunk 1; those of scratch follow."""
+    step = Step((Send(0, range(2)),), (Receive(0, range(2, 4)),))
+
+    def body(transport):
+        program = Program("all_reduce", 0, 2, (step,), scratch=1)
+        run = MessagesRun(program, np.zeros(5), [0, 3, 5], transport, op="sum", segment=3, tag=1)
+        return {part.chunk for part in run.parts}
+
+    assert run_loopback(1, body) == [{"scratch 1 of chunk 0", "scratch 1 of chunk 1"}]
+
+
 # Programs with detours: what is combined with a chunk, or replaces it, may first arrive in scratch.
 
 

@@ -197,14 +197,16 @@ class MessagesRun(InstructionRun):
                     yield Act(self.part("starting", number), requests[number].Start)
 
     def part(self, kind: str, number: int, *runs: Run) -> Part:
-        message, named = self.listing.messages[number], list[int | str]()
-        for run in runs or message.runs:
-            places = (divmod(element, self.chunks[-1]) for element in (run.start, run.stop - 1))
-            first, last = (copy * self.program.chunks + bisect_right(self.chunks, at) - 1 for copy, at in places)
-            named.append(first if first == last else f"{first}..{last}")
-        chunk = named[0] if len(named) == 1 else ", ".join(map(str, named))
-        nbytes = sum(run.length for run in runs or message.runs) * self.buffer.itemsize
-        return Part(kind, *message.key, message.peer, message.incoming, chunk, nbytes)
+        message = self.listing.messages[number]
+        runs = runs or (*message.runs,)
+        chunks = self.program.label(*(range(self.place(run.start), self.place(run.stop - 1) + 1) for run in runs))
+        nbytes = sum(run.length for run in runs) * self.buffer.itemsize
+        return Part(kind, *message.key, message.peer, message.incoming, chunks, nbytes)
+
+    def place(self, element: int) -> int:
+        """Return an element's chunk, in the buffer or in scratch."""
+        copy, element = divmod(element, self.chunks[-1])
+        return copy * self.program.chunks + bisect_right(self.chunks, element) - 1
 
     def merges(self, group: Sequence[int]) -> Iterator[Act]:
         """Bind what arrives together: a call for each run of the buffer."""

@@ -21,6 +21,7 @@ from dear_mpi.collectives.plans.plan import Act, Action, AroundBarrier, Instruct
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import PRIVATE_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import label
 from dear_mpi.collectives.transports.counters import CounterBarrier
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
@@ -142,9 +143,8 @@ class SharedRun(InstructionRun):
         (_, source), (_, target) = move.sources[0], move.target
         other = [self.names[rank] for rank in (source, target) if rank != self.share.rank and kind == "copying"]
         chunk = bisect_right(self.share.partition.borders, move.elements.start) - 1
-        return Part(
-            kind, phase, peer=other[0] if other else None, chunk=chunk, nbytes=len(move.elements) * self.buffer.itemsize
-        )
+        nbytes = len(move.elements) * self.buffer.itemsize
+        return Part(kind, phase, 0, other[0] if other else None, chunk=label(range(chunk, chunk + 1)), nbytes=nbytes)
 
     def bind(self, move: Move, run: int) -> Action:
         target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]

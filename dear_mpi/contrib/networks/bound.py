@@ -3,8 +3,8 @@
 Each rank owns one unit of data. Ranks in a set S own |S| units, and a rank outside needs them all. So the all-gather
 takes at least |S| / (units/s that leave S), for each S that is not all ranks:
 
-    0 === 1         {0, 1, 2, 3} owns 4 units, and one link leaves it: 4 steps. Whatever 4 receives, it comes by this
-    |     |         link.
+    0 === 1
+    |     |         {0, 1, 2, 3} owns 4 units, and one link leaves it: 4 receives them in 4 steps.
     2 === 3 --- 4
 
 Without ports, this time is reached with enough chunks (Edmonds 1973). A maximum flow, from all ranks, one unit each, to
@@ -19,10 +19,10 @@ Source: Zhao et al., ForestColl (2024), arXiv 2402.06787; Dinic (1970).
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, compress, dropwhile, pairwise
 
 from dear_mpi.contrib.networks.graph import Graph, Port, distances
 
@@ -37,11 +37,11 @@ Edges = dict[tuple[int, int], Fraction]
 
 @dataclass(frozen=True)
 class Cut:
-    """``out``: what leaves these ranks (``need`` None), or arrives at all of them, in units per second or step."""
+    """``rate``: of units that leave these ranks, or, with ``need``, of those that arrive there, per second or step."""
 
     ranks: tuple[int, ...]
-    out: Fraction
-    need: int | None = None  # units that arrive
+    rate: Fraction
+    need: int | None = None  # units that must arrive
 
     @property
     def units(self) -> int:
@@ -49,7 +49,7 @@ class Cut:
 
     @property
     def time(self) -> Fraction:
-        return self.units / self.out
+        return self.units / self.rate
 
 
 class Flow:
@@ -113,7 +113,7 @@ def edges_of(graph: Graph, ends: Callable[[int, int], tuple[int, int] | None] = 
     ``ends``: returns the nodes at the ends of a link; without it, they are the ranks. None: leave it out.
     """
     found, size = defaultdict[tuple[int, int], Fraction](Fraction), graph.size
-    for (source, dest), (outs, ins) in graph.ways.items():
+    for (source, dest), (outs, ins) in graph.passed.items():
         if (both := ends(source, dest)) is None:
             continue
         nodes = [both[0]]
@@ -129,12 +129,17 @@ def edges_of(graph: Graph, ends: Callable[[int, int], tuple[int, int] | None] = 
 
 
 def leaving(graph: Graph, ranks: Iterable[int]) -> Fraction:
-    """Return what can leave these ranks together, per second."""
+    """Return the units per second that can leave these ranks."""
     inside = frozenset(ranks)
     edges = edges_of(graph, lambda source, dest: (0, 1) if source in inside and dest not in inside else None)
-    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
-    whole = [int(capacity * scale) for capacity in edges.values()]
+    whole, scale = scaled(edges)
     return Fraction(Flow(nodes_of(graph), edges).most(whole, 0, 1)[0], scale)
+
+
+def scaled(edges: Edges) -> tuple[list[int], int]:
+    """Return capacities as whole numbers, and what they were multiplied by."""
+    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
+    return [int(capacity * scale) for capacity in edges.values()], scale
 
 
 def nodes_of(graph: Graph) -> int:
@@ -142,7 +147,7 @@ def nodes_of(graph: Graph) -> int:
 
 
 def cut_bound(graph: Graph) -> Cut:
-    """Return the worst cut that was found; no all-gather is faster than its ``time``.
+    """Return the worst cut that was found: no all-gather is faster than its ``time``.
 
     >>> from dear_mpi.contrib.networks.graph import read_graph
     >>> cut_bound(in_units(read_graph("mesh:3x3"))[0]).time  # 8 units into a corner, by two links
@@ -152,71 +157,64 @@ def cut_bound(graph: Graph) -> Cut:
         return Cut((0,), Fraction(1 << 62))
     pooled = any(len(port.ranks) > 1 for port in graph.ports)
     if pooled and graph.size <= MOST_SETS:
-        cuts = (Cut(ranks, leaving(graph, ranks)) for ranks in subsets(graph.size))
-        return by_arrivals(graph, max(cuts, key=lambda cut: cut.time))
-    return by_arrivals(graph, by_flows(graph))
+        sets = (ranks for count in range(1, graph.size) for ranks in combinations(range(graph.size), count))
+        worst = max((Cut(ranks, leaving(graph, ranks)) for ranks in sets), key=lambda cut: cut.time)
+    else:
+        worst = by_flows(graph)
+    return by_arrivals(graph, worst)
 
 
 def least_steps(graph: Graph, parts: int, worst: Cut) -> int:
-    """Return steps that an all-gather of ``parts`` chunks per rank needs: by cuts, and by the longest way.
+    """Return steps that an all-gather of ``parts`` chunks per rank needs: by cuts, and by the longest path.
 
     A chunk that leaves a cut in the last step must reach all ranks outside in it.
     """
     if graph.size == 1:
         return 0
     found = max(max(distances(graph, rank)) for rank in range(graph.size)) if graph.size <= MOST_ROOTS else 1
-    sets = [port.ranks for port in graph.ports if len(port.ranks) > 1]
+    sets = [port.ranks for port in graph.ports if 1 < len(port.ranks) < graph.size]
     sets += [tuple(sorted({*range(graph.size)} - {*ranks})) for ranks in sets]
     for cut in [worst, *(Cut(ranks, leaving(graph, ranks)) for ranks in sets)]:
-        last = cut.out // (graph.size - len(cut.ranks)) if cut.need is None else cut.out
-        found = max(found, 1 + math.ceil((cut.units * parts - last) / cut.out))
+        last = cut.rate // (graph.size - len(cut.ranks)) if cut.need is None else cut.rate
+        found = max(found, 1 + math.ceil((cut.units * parts - last) / cut.rate))
     return found
 
 
-def subsets(size: int) -> Iterator[tuple[int, ...]]:
-    for mask in range(1, (1 << size) - 1):
-        yield tuple(rank for rank in range(size) if mask >> rank & 1)
-
-
 def by_flows(graph: Graph) -> Cut:
-    edges, source = edges_of(graph), nodes_of(graph)
-    flow = Flow(source + 1, [*edges, *((source, rank) for rank in range(graph.size))])
-    others = tuple(range(1, graph.size))
-    worst = Cut(others, leaving(graph, others))
-    for root in range(0, graph.size, -(-graph.size // MOST_ROOTS)):
-        while (narrow := too_narrow(flow, edges, worst.time, [1] * graph.size, (source, root))) is not None:
-            levels, out = narrow
-            worst = Cut(tuple(rank for rank in range(graph.size) if levels[rank] >= 0), out)
+    ranks, source, edges = range(graph.size), nodes_of(graph), edges_of(graph)
+    flow = Flow(source + 1, [*edges, *((source, rank) for rank in ranks)])
+    worst = Cut(tuple(ranks[1:]), leaving(graph, ranks[1:]))
+    for root in ranks[:: -(-graph.size // MOST_ROOTS)]:
+        while narrow := too_narrow(flow, edges, worst.time, 1, (source, root)):
+            levels, rate = narrow
+            worst = Cut(tuple(rank for rank in ranks if levels[rank] >= 0), rate)
     return worst
 
 
 def by_arrivals(graph: Graph, worst: Cut) -> Cut:
     """Return the ranks at which all units arrive later than the worst cut allows, or this cut."""
-    first, others = nodes_of(graph), graph.size - 1  # receivers are further nodes
+    ranks, first, others = range(graph.size), nodes_of(graph), graph.size - 1  # receivers are further nodes
     edges, sink = edges_of(graph, lambda source, dest: (0, first + dest)), first + graph.size
-    flow = Flow(sink + 1, [*edges, *((first + rank, sink) for rank in range(graph.size))])
-    while (narrow := too_narrow(flow, edges, worst.time, [others] * graph.size, (0, sink))) is not None:
-        levels, out = narrow
-        ranks = tuple(rank for rank in range(graph.size) if levels[first + rank] < 0)
-        worst = Cut(ranks, out, others * len(ranks))
+    flow = Flow(sink + 1, [*edges, *((first + rank, sink) for rank in ranks)])
+    while narrow := too_narrow(flow, edges, worst.time, others, (0, sink)):
+        levels, rate = narrow
+        late = tuple(rank for rank in ranks if levels[first + rank] < 0)
+        worst = Cut(late, rate, others * len(late))
     return worst
 
 
 def too_narrow(
-    flow: Flow, edges: Edges, time: Fraction, units: Sequence[int], ends: tuple[int, int]
+    flow: Flow, edges: Edges, time: Fraction, units: int, ends: tuple[int, int]
 ) -> tuple[list[int], Fraction] | None:
     """Return nodes' levels and the capacity of a cut that is too narrow for the units in this time, or None.
 
-    ``units``: of the flow's edges after ``edges``.
+    ``units``: of each of the flow's edges after ``edges``.
     """
-    scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
-    whole = [int(capacity * scale) for capacity in edges.values()]
-    due = [each * time.denominator * scale for each in units]
+    whole, scale = scaled(edges)
+    due = [units * time.denominator * scale] * (len(flow.ends) // 2 - len(edges))
     total, levels = flow.most([*(capacity * time.numerator for capacity in whole), *due], *ends)
-    if total == sum(due):
-        return None
-    crossed = (levels[one] >= 0 > levels[other] for one, other in edges)
-    return levels, Fraction(sum(capacity for capacity, across in zip(whole, crossed, strict=True) if across), scale)
+    across = (levels[one] >= 0 > levels[other] for one, other in edges)
+    return None if total == sum(due) else (levels, Fraction(sum(compress(whole, across)), scale))
 
 
 def in_units(graph: Graph) -> tuple[Graph, float]:
@@ -229,42 +227,38 @@ def in_units(graph: Graph) -> tuple[Graph, float]:
     >>> in_units(graph)[0].links, in_units(graph)[1]
     ({(0, 1): 2, (1, 0): 2, (1, 2): 1, (2, 0): 1}, 49.5)
     """
-    ports = [rate for port in graph.ports for rate in (port.out, port.into)]
-    usable = {pair: slowest(graph, *pair) for pair in graph.links}
-    found: list[tuple[float, float, float]] = []  # unit, real unit, kept
-    for unit in {rate / parts for rate in grouped([*usable.values(), *ports]) for parts in range(1, MOST_UNITS + 1)}:
-        counted = [(rate, min(MOST_UNITS, units(rate, unit))) for rate in usable.values()]
-        counted += [(rate, units(rate, unit)) for rate in ports]
-        if all(units(rate, unit) for rate in ports):
-            real = min([unit, *(rate / count for rate, count in counted if count)])
-            found.append((unit, real, real * sum(count for _, count in counted)))
+    ports, usable = [rate for port in graph.ports for rate in (port.out, port.into)], dict[tuple[int, int], float]()
+    for pair, (outs, ins) in graph.passed.items():
+        limits = [graph.ports[number].out for number in outs] + [graph.ports[number].into for number in ins]
+        usable[pair] = min([graph.links[pair], *limits])
 
     def rounded(unit: float) -> Graph:
-        counts = {pair: min(MOST_UNITS, units(rate, unit)) for pair, rate in usable.items() if units(rate, unit)}
-        whole = tuple(Port(port.ranks, units(port.out, unit), units(port.into, unit)) for port in graph.ports)
+        counts = {pair: min(MOST_UNITS, count_of(rate, unit)) for pair, rate in usable.items() if count_of(rate, unit)}
+        whole = tuple(Port(port.ranks, count_of(port.out, unit), count_of(port.into, unit)) for port in graph.ports)
         return replace(graph, links=counts, ports=whole)
 
-    found.sort(key=lambda each: -each[2])
-    whole = (each for each in found if rounded(each[0]).unreachable() is None)
-    if (best := next(whole, None)) is None:
+    def too_large(unit: float) -> bool:
+        return not all(count_of(rate, unit) for rate in ports) or rounded(unit).unreachable() is not None
+
+    sizes = {rate / parts for rate in distinct([*usable.values(), *ports]) for parts in range(1, MOST_UNITS + 1)}
+    kept = dict[float, tuple[float, float]]()  # of all rates, and the real unit
+    for unit in dropwhile(too_large, sorted(sizes, reverse=True)):
+        counted = [(rate, min(MOST_UNITS, count_of(rate, unit))) for rate in usable.values()]
+        counted += [(rate, count_of(rate, unit)) for rate in ports]
+        real = min([unit, *(rate / count for rate, count in counted if count)])
+        kept[unit] = real * sum(count for _, count in counted), real
+    if not kept:
         return graph, 1.0  # of one rank
-    enough = best[2] - WORTH * (sum(usable.values()) + sum(ports))
-    coarse = sorted((each for each in found if each[2] >= enough), reverse=True)
-    unit, real, _ = next(each for each in coarse if rounded(each[0]).unreachable() is None)
+    enough = max(kept.values())[0] - WORTH * (sum(usable.values()) + sum(ports))
+    unit, real = next((unit, real) for unit, (rates, real) in kept.items() if rates >= enough)
     return rounded(unit), real
 
 
-def slowest(graph: Graph, source: int, dest: int) -> float:
-    outs, ins = graph.ways[source, dest]
-    ports = [graph.ports[number].out for number in outs] + [graph.ports[number].into for number in ins]
-    return min([graph.links[source, dest], *ports])
-
-
-def units(rate: float, unit: float) -> int:
+def count_of(rate: float, unit: float) -> int:
     return int(rate / unit + TOLERANCE)
 
 
-def grouped(rates: Iterable[float]) -> list[float]:
+def distinct(rates: Iterable[float]) -> list[float]:
     """Return one rate, the least, for all that are at most ``TOLERANCE`` faster."""
     found = list[float]()
     for rate in sorted(rates):

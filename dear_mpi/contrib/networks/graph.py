@@ -14,14 +14,14 @@ rate and latency: ``torus:4x4,10gbit,50us``.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.collectives.program.hosts import by_host
@@ -29,12 +29,11 @@ from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import parse_link
 
 MOST_RANKS = 1024
-PAIRS = re.compile(r"(mesh|torus):([0-9]+(?:x[0-9]+)*)|(star):([0-9]+)|(fattree):([0-9]+x[0-9]+),([0-9]+)")
+SHAPES = re.compile(r"(mesh|torus):([0-9]+(?:x[0-9]+)*)|(star):([0-9]+)|(fattree):([0-9]+x[0-9]+),([0-9]+)")
 WRITER = "dear-mpi links --json, of doctor, or a graph"
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes/s that these ranks share towards all others, and from all others."""
 
     ranks: tuple[int, ...]
@@ -44,7 +43,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Graph:
-    """``links``: bytes/s by (from, to); ``alpha``: seconds per message. ValueError: a rank or rate that cannot be."""
+    """``links``: bytes/s by (from, to); ``alpha``: seconds per message. ValueError: a rank or rate is out of range."""
 
     size: int
     links: Mapping[tuple[int, int], float]
@@ -66,13 +65,13 @@ class Graph:
             if not 0 <= rank < self.size:
                 raise ValueError(f"{what}: ranks must be from 0 to {self.size - 1}, not {rank}")
         if len({*ranks}) < len(ranks) or not ranks:
-            raise ValueError(f"{what}: ranks must differ, and there must be one, not {list(ranks)}")
+            raise ValueError(f"{what}: ranks must differ, one or more, not {list(ranks)}")
         for rate in rates:
             if not 0 < rate < math.inf:
                 raise ValueError(f"{what}: a rate must be bytes/s above 0, not {rate}")
 
     @cached_property
-    def ways(self) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+    def passed(self) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return, for each link, the ports through which messages leave, the smallest first, and those they enter."""
         members = [frozenset(port.ranks) for port in self.ports]
         mine: list[list[int]] = [[] for _ in range(self.size)]
@@ -106,24 +105,20 @@ class Graph:
     @property
     def hosts(self) -> tuple[int, ...] | None:
         """Return each rank's host, if ports of several ranks have each rank once; else None."""
-        number = {rank: port.ranks for port in self.ports if len(port.ranks) > 1 for rank in port.ranks}
-        several = sum(len(port.ranks) for port in self.ports if len(port.ranks) > 1)
-        if len(number) < self.size or several > self.size:
-            return None
-        order = {ranks: index for index, ranks in enumerate(dict.fromkeys(number[rank] for rank in range(self.size)))}
-        return tuple(order[number[rank]] for rank in range(self.size))
+        groups = sorted((port.ranks for port in self.ports if len(port.ranks) > 1), key=min)
+        host = {rank: number for number, ranks in enumerate(groups) for rank in ranks}
+        once = len(host) == self.size == sum(map(len, groups))
+        return tuple(host[rank] for rank in range(self.size)) if once else None
 
     def unreachable(self) -> tuple[int, int] | None:
-        """Return two ranks without a way from the first to the second; None if there is none."""
-        for graph, turned in ((self, False), (self.reverse, True)):
-            missing = next((rank for rank, hops in enumerate(distances(graph, 0)) if hops < 0), None)
-            if missing is not None:
-                return (missing, 0) if turned else (0, missing)
-        return None
+        """Return two ranks without a path from the first to the second; None if there are none."""
+        missing = [(0, rank) for rank, hops in enumerate(distances(self, 0)) if hops < 0]
+        missing += [(rank, 0) for rank, hops in enumerate(distances(self.reverse, 0)) if hops < 0]
+        return missing[0] if missing else None
 
 
 def distances(graph: Graph, first: int) -> list[int]:
-    """Return the least links from a rank to each rank; -1 if there is no way."""
+    """Return the fewest links from a rank to each rank; -1 if there is no path."""
     found, waiting = [-1] * graph.size, [first]
     found[first] = 0
     for rank in waiting:
@@ -134,18 +129,23 @@ def distances(graph: Graph, first: int) -> list[int]:
     return found
 
 
-class PortRow(Struct, forbid_unknown_fields=True):
-    ranks: list[int]
-    out: float
-    into: float
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """A link's bytes/s from these seconds on, while it is emulated (``emulate.py``)."""
+
+    after_s: float
+    link: tuple[int, int]
+    rate: float
 
 
-class GraphFile(Struct, forbid_unknown_fields=True):
+class Changes(Struct):
+    changes: tuple[Change, ...] = ()
+
+
+class GraphFile(Changes, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     ranks: int
-    links: list[tuple[int, int, float]]
-    ports: list[PortRow] = []
     alpha_s: float = 0.0
-    changes: list[object] = []  # while a link is emulated, see emulate.py
+    links: list[tuple[int, int, float]]
+    ports: tuple[Port, ...] = ()
 
 
 def read_graph(path: str | Path) -> Graph:
@@ -158,23 +158,31 @@ def read_graph(path: str | Path) -> Graph:
     (64, Port(ranks=(0,), out=1000000000.0, into=1000000000.0))
     """
     if isinstance(path, str) and not path.endswith(".json"):
-        return shaped(path)
-    with reading("graph", Path(path), WRITER) as content:
+        return of_shape(path)
+    return read_file(Path(path))[0]
+
+
+def read_file(path: Path) -> tuple[Graph, tuple[Change, ...]]:
+    """Return a file's graph, and how it changes. ValueErrors name file and row."""
+    with reading("graph", path, WRITER) as content:
         ours = isinstance(content, dict) and "links" in content and not isinstance(content.get("ranks"), list)
         found = of_file(convert(content, GraphFile)) if ours else of_machine(convert(content, MachineFile))
         if (pair := found.unreachable()) is not None:
             raise ValueError("rank {1} cannot be reached from rank {0}: measure more pairs".format(*pair))
-    return found
+        changes = convert(content, Changes).changes
+        for number, each in enumerate(changes):
+            if each.link not in found.links or not (0 < each.rate < math.inf and 0 <= each.after_s < math.inf):
+                raise ValueError(f"changes[{number}] needs a link of the file, a rate above 0 and a time, not {each}")
+    return found, changes
 
 
 def of_file(file: GraphFile) -> Graph:
     links = dict[tuple[int, int], float]()
     for number, (source, dest, rate) in enumerate(file.links):
         if (source, dest) in links:
-            raise ValueError(f"links[{number}]: the link {source} to {dest} is there twice")
+            raise ValueError(f"links[{number}]: the link {source} to {dest} is defined twice")
         links[source, dest] = rate
-    ports = tuple(Port(tuple(row.ranks), row.out, row.into) for row in file.ports)
-    return Graph(file.ranks, links, ports, file.alpha_s)
+    return Graph(file.ranks, links, file.ports, file.alpha_s)
 
 
 def of_machine(file: MachineFile) -> Graph:
@@ -187,25 +195,18 @@ def of_machine(file: MachineFile) -> Graph:
             raise ValueError(f"links[{number}]: source and dest must differ, not both {link.source}")
         pair = link.source, link.dest
         links[pair] = max(links.get(pair, 0.0), link.GBps * 1e9)
-    names = {place.host: number for number, place in enumerate(file.ranks)}
-    groups: list[tuple[int, ...]] = [(rank,) for rank in range(size)]
-    if len(names) > 1:
-        groups += [tuple(ranks) for ranks in by_host([names[place.host] for place in file.ranks]) if len(ranks) > 1]
-    alpha = median(link.latency_us for link in file.links) * 1e-6
-    return Graph(size, links, tuple(ports_of(groups, links)), alpha)
-
-
-def ports_of(groups: Iterable[tuple[int, ...]], links: Mapping[tuple[int, int], float]) -> Iterator[Port]:
-    for ranks in groups:
+    hosts, ports = by_host([place.host for place in file.ranks]), list[Port]()
+    for ranks in [[rank] for rank in range(size)] + [ranks for ranks in hosts if 1 < len(ranks) < size]:
         out = [rate for (source, dest), rate in links.items() if source in ranks and dest not in ranks]
         into = [rate for (source, dest), rate in links.items() if dest in ranks and source not in ranks]
         if out and into:
-            yield Port(ranks, max(out), max(into))
+            ports.append(Port(tuple(ranks), max(out), max(into)))
+    return Graph(size, links, tuple(ports), median(link.latency_us for link in file.links) * 1e-6)
 
 
-def shaped(text: str) -> Graph:
+def of_shape(text: str) -> Graph:
     """Read a shape's name; links have 1 GB/s and no latency unless it gives them."""
-    match = PAIRS.match(text)
+    match = SHAPES.match(text)
     rest = text[match.end() :] if match else ""
     if match is None or rest[:1] not in ("", ","):
         like = "mesh:5x5, torus:4x4, star:8 or fattree:4x8,2"
@@ -243,10 +244,6 @@ def grid(lengths: Sequence[int], *, around: bool) -> Iterator[tuple[int, int]]:
 
 def write_graph(graph: Graph, path: str | Path) -> None:
     """Write a graph as ``read_graph`` reads it."""
-    content = {
-        "ranks": graph.size,
-        "alpha_s": graph.alpha,
-        "links": [[*pair, rate] for pair, rate in sorted(graph.links.items())],
-        "ports": [{"ranks": [*port.ranks], "out": port.out, "into": port.into} for port in graph.ports],
-    }
+    links = [(*pair, rate) for pair, rate in sorted(graph.links.items())]
+    content = to_builtins(GraphFile(ranks=graph.size, alpha_s=graph.alpha, links=links, ports=graph.ports))
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Search an all-gather step by step: each link takes, of the chunks that its end lacks, one that few ranks have.
+"""Search an all-gather step by step: each link takes the rarest chunk that its receiver lacks.
 
 A link of c units takes c chunks in a step. Links with few chunks to choose from come first, others by chance; so
-several seeds are tried. This is enough without ports. With ports, a step can waste one:
+several seeds are tried. This is enough without ports. With ports, a step can leave one unused:
 
     0 --> 2     Ranks 0 and 1 send one chunk each. Rank 2 took its chunk from 0, and 3 can have one only from 0.
     0 --> 3     So 2 takes one from 1 instead, if there is one (an augmenting path, as in bipartite matching), and 0
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from dear_mpi.contrib.networks.graph import Graph
 
 SEEDS = 20
-MOST_MOVES = 300_000  # of all seeds: a second or two
+MOST_TRIED = 300_000  # of all seeds: a second or two
 
 
 class Move(NamedTuple):
@@ -55,7 +55,7 @@ def search(graph: Graph, parts: int, least: int, seeds: int = SEEDS, *, whole: b
     >>> search(in_units(read_graph("torus:4"))[0], parts=2, least=3).steps
     3
     """
-    tries = max(1, min(seeds, MOST_MOVES // (graph.size**2 * parts + least * len(graph.links))))
+    tries = max(1, min(seeds, MOST_TRIED // (graph.size**2 * parts + least * len(graph.links))))
     best = None
     for seed in range(tries):
         found = Search(graph, parts, seed, whole=whole).run(best.steps if best else None)
@@ -78,12 +78,12 @@ class Search:
         self.lanes = dict.fromkeys(counts, 1) if whole else counts  # that are free now
         self.room = [int(units) for port in graph.ports for units in (port.out, port.into)]
         self.ports = {
-            pair: [2 * n for n in outs] + [2 * n + 1 for n in ins] for pair, (outs, ins) in graph.ways.items()
+            pair: [2 * n for n in outs] + [2 * n + 1 for n in ins] for pair, (outs, ins) in graph.passed.items()
         }
         self.sources: list[list[int]] = [[] for _ in range(graph.size)]
         for source, dest in graph.links:
             self.sources[dest].append(source)
-        self.hosts = [number for number, port in enumerate(graph.ports) if len(port.ranks) > 1]
+        self.shared = [number for number, port in enumerate(graph.ports) if len(port.ranks) > 1]
         self.all = (1 << graph.size * parts) - 1
         self.held = [((1 << parts) - 1) << rank * parts for rank in range(graph.size)]
         self.coming = [0] * graph.size
@@ -114,15 +114,15 @@ class Search:
         pairs = [pair for pair, lanes in self.lanes.items() for _ in range(lanes) if self.wanted(*pair)]
         self.random.shuffle(pairs)
         pairs.sort(key=lambda pair: self.wanted(*pair).bit_count())
-        inside = {number: self.inside(number) for number in self.hosts}
+        inside = {number: self.inside(number) for number in self.shared}
         for source, dest in pairs:
-            hosts = [number for number in self.graph.ways[source, dest][1] if number in inside]
+            ports = [number for number in self.graph.passed[source, dest][1] if number in inside]
             wanted = self.wanted(source, dest)
-            for number in hosts:
+            for number in ports:
                 wanted &= ~inside[number]
             if wanted and not self.full(source, dest):
                 move = self.send(step, source, dest, wanted)
-                for number in hosts:
+                for number in ports:
                     inside[number] |= 1 << move.chunk
         if self.room:
             lacking = [rank for rank in range(self.graph.size) if self.held[rank] | self.coming[rank] != self.all]
@@ -147,19 +147,21 @@ class Search:
         return [port for port in self.ports[source, dest] if self.room[port] < need]
 
     def send(self, step: int, source: int, dest: int, wanted: int) -> Move:
-        low = 1
-        while not (rarest := wanted & self.copies[low]):
-            low += 1
+        rarest = next(found for chunks in self.copies if (found := wanted & chunks))
         after = rarest >> (start := self.random.randrange(self.graph.size * self.parts)) << start
         bit = (after or rarest) & -(after or rarest)
         move = Move(step, source, dest, bit.bit_length() - 1)
-        self.now[move] = None
-        self.count(move, low, 1)
+        self.turn(move, 1)
         return move
 
-    def count(self, move: Move, copies: int, by: int) -> None:
+    def turn(self, move: Move, by: int) -> None:
         """Begin a move (``by`` 1), or take it back (-1)."""
+        if by > 0:
+            self.now[move] = None
+        else:
+            del self.now[move]
         pair, bit = (move.source, move.dest), 1 << move.chunk
+        copies = next(number for number, chunks in enumerate(self.copies) if chunks & bit)
         self.coming[move.dest] ^= bit
         self.copies[copies] ^= bit
         self.copies[copies + by] ^= bit
@@ -167,16 +169,8 @@ class Search:
         for port in self.ports[pair]:
             self.room[port] -= by * self.used[pair]
 
-    def undo(self, move: Move) -> None:
-        del self.now[move]
-        self.count(move, next(n for n, chunks in enumerate(self.copies) if chunks >> move.chunk & 1), -1)
-
-    def again(self, move: Move) -> None:
-        self.now[move] = None
-        self.count(move, next(n for n, chunks in enumerate(self.copies) if chunks >> move.chunk & 1), 1)
-
     def fill(self, step: int, dest: int, seen: set[int]) -> bool:
-        """Begin one more move to a rank; moves that take its way go another one."""
+        """Begin one more move to a rank; those that fill a port for it are sent by others."""
         blocked = list[tuple[int, int]]()
         for source in self.sources[dest]:
             if self.lanes[source, dest] and (wanted := self.wanted(source, dest)):
@@ -191,13 +185,13 @@ class Search:
                 continue
             seen.add(port)
             for other in [move for move in self.now if port in self.ports[move.source, move.dest]]:
-                self.undo(other)
+                self.turn(other, -1)
                 if (wanted := self.wanted(source, dest)) and not self.full(source, dest):
                     mine = self.send(step, source, dest, wanted)
                     if self.fill(step, other.dest, seen):
                         return True
-                    self.undo(mine)
-                self.again(other)
+                    self.turn(mine, -1)
+                self.turn(other, 1)
         return False
 
     def arrive(self, move: Move) -> None:

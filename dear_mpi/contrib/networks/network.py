@@ -1,11 +1,12 @@
 """Price programs on a graph: ``simulate --network graph:FILE``.
 
 A message takes its link and the ports of its ends, and shares them as in ``collectives/program/cost.py``. If two ranks
-have no link, it goes the way of fewest links, through the lowest ranks, and its latency counts each.
+have no link, it takes the path with the fewest links (lowest ranks first). Each link adds its latency.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -29,21 +30,20 @@ class GraphNetwork(Network):
         return self.graph.hosts
 
     @cached_property
-    def nexts(self) -> dict[tuple[int, int], int]:
-        """Return the next rank on the way from one rank to another."""
-        found = dict[tuple[int, int], int]()
-        for dest in range(self.graph.size):
-            left = distances(self.graph.reverse, dest)  # links from each rank to ``dest``
-            for rank in range(self.graph.size):
-                if rank != dest:
-                    found[rank, dest] = next(peer for peer in self.graph.peers[rank] if left[peer] == left[rank] - 1)
-        return found
+    def links_to(self) -> Callable[[int], list[int]]:
+        """Return the fewest links from each rank to one rank."""
+        return cache(partial(distances, self.graph.reverse))
 
     def hops(self, source: int, dest: int) -> list[int]:
-        found = [source]
-        while found[-1] != dest:
-            found.append(dest if (found[-1], dest) in self.graph.links else self.nexts[found[-1], dest])
-        return found
+        """Return the ranks on the path."""
+        path = [source]
+        while (last := path[-1]) != dest:
+            if (last, dest) in self.graph.links:
+                path.append(dest)
+            else:
+                left = self.links_to(dest)
+                path.append(next(peer for peer in self.graph.peers[last] if left[peer] < left[last]))
+        return path
 
     def distance(self, rank: int, peer: int) -> int:
         return len(self.hops(rank, peer)) - 1
@@ -54,7 +54,7 @@ class GraphNetwork(Network):
     def way_out(self, rank: int, peer: int) -> Way:
         sides = list[Side]()
         for pair in pairwise(self.hops(rank, peer)):
-            outs, ins = self.graph.ways[pair]
+            outs, ins = self.graph.passed[pair]
             sides += [("link", *pair), *(("out", port) for port in outs), *(("in", port) for port in ins)]
         return tuple(dict.fromkeys(sides))
 
@@ -62,14 +62,14 @@ class GraphNetwork(Network):
         return ()
 
     def capacity(self, side: Side) -> float:
-        return self.side_rates[side] * self.beta
-
-    @cached_property
-    def side_rates(self) -> dict[Side, float]:
-        found: dict[Side, float] = {("link", *pair): rate for pair, rate in self.graph.links.items()}
-        for number, port in enumerate(self.graph.ports):
-            found |= {("out", number): port.out, ("in", number): port.into}
-        return found
+        match side:
+            case "out", int(number):
+                rate = self.graph.ports[number].out
+            case "in", int(number):
+                rate = self.graph.ports[number].into
+            case _, int(source), int(dest):
+                rate = self.graph.links[source, dest]
+        return rate * self.beta
 
 
 def read_network(text: str, ranks: int) -> GraphNetwork:

@@ -47,11 +47,10 @@ class HalvedTransport(EmulatedTransport):
         self.outbox.ports = [*self.outbox.ports, self.half]
 
     def send_init(self, data, peer, tag):
-        own, self.near = self.near, self.half if (self.rank, peer) == self.slow else self.near
-        try:
-            return super().send_init(data, peer, tag)
-        finally:
-            self.near = own
+        request = super().send_init(data, peer, tag)
+        if (self.rank, peer) == self.slow:
+            request.ports = [self.half]
+        return request
 
 
 def planted(world, cause):

@@ -44,7 +44,7 @@ def worst_cut(graph):
 def narrowest(graph, links):
     """What these links carry at most: the least sum of full ports and of links outside of them, by trying all ports."""
     rates = [rate for port in graph.ports for rate in (port.out, port.into)]
-    used = {pair: {2 * n for n in graph.ways[pair][0]} | {2 * n + 1 for n in graph.ways[pair][1]} for pair in links}
+    used = {pair: {2 * n for n in graph.passed[pair][0]} | {2 * n + 1 for n in graph.passed[pair][1]} for pair in links}
     found = []
     for full in product((False, True), repeat=len(rates)):
         chosen = {number for number, each in enumerate(full) if each}
@@ -80,7 +80,7 @@ def nexts(graph, state, chunks):
     room = tuple(units for port in graph.ports for units in (port.out, port.into))
     found = {(state, room)}
     for (source, dest), units in graph.links.items():
-        outs, ins = graph.ways[source, dest]
+        outs, ins = graph.passed[source, dest]
         used = [2 * number for number in outs] + [2 * number + 1 for number in ins]
         for _ in range(int(units)):
             found |= {
@@ -116,7 +116,7 @@ def check_schedule(graph, schedule):
         assert held[source, chunk] <= step < schedule.steps
         assert (dest, chunk) not in held
         held[dest, chunk] = step + 1
-        outs, ins = graph.ways[source, dest]
+        outs, ins = graph.passed[source, dest]
         for key in [("link", source, dest), *(("out", n) for n in outs), *(("into", n) for n in ins)]:
             loads[step, key] = loads.get((step, key), 0) + 1
     assert len(held) == graph.size**2 * schedule.parts

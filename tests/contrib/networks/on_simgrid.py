@@ -17,7 +17,7 @@ def lines_of(graph):
     for (one, other), rate in graph.links.items():
         how = f'bandwidth="{float(rate)!r}Bps" latency="{graph.alpha!r}s" sharing_policy="SHARED"'
         yield f'<link id="link-{one}-{other}" {how}/>'
-    for (one, other), (outs, ins) in graph.ways.items():
+    for (one, other), (outs, ins) in graph.passed.items():
         names = [f"link-{one}-{other}", *(f"out-{port}" for port in outs), *(f"in-{port}" for port in ins)]
         passed = "".join(f'<link_ctn id="{name}"/>' for name in names)
         yield f'<route src="rank-{one}" dst="rank-{other}" symmetrical="NO">{passed}</route>'

@@ -18,7 +18,7 @@ def test_flows_find_the_worst_cut():
         graph = random_graph(3 + seed % 6, seed, caps=(1, 2, 3, 8))
         cut = cut_bound(graph)
         assert cut.time == worst_cut(graph)
-        assert cut.out == leaving(graph, cut.ranks)
+        assert cut.rate == leaving(graph, cut.ranks)
 
 
 def test_flows_find_the_worst_cut_with_ports_of_single_ranks():
@@ -33,6 +33,11 @@ def test_a_port_that_two_ranks_need_is_found():
     graph = Graph(3, links, tuple(Port((rank,), 4, 4) for rank in range(3)))
     assert cut_bound(graph) == Cut((0, 1), Fraction(5), need=4)
     assert least_steps(graph, 5, cut_bound(graph)) == search(graph, 5, 0).steps == 4
+
+
+def test_a_port_of_all_ranks_limits_nothing():
+    graph = Graph(3, {(0, 1): 1, (1, 2): 1, (2, 0): 1}, (Port((0, 1, 2), 1, 1),))
+    assert least_steps(graph, 1, cut_bound(graph)) == search(graph, 1, 0).steps == 2
 
 
 def test_ranks_of_a_host_share_its_port():

@@ -44,7 +44,7 @@ LINKS = [[0, 1, 1000.0], [1, 0, 500.0], [0, 2, 250.0], [2, 0, 250.0]]
 
 
 def link_of(path, **more):
-    path.write_text(json.dumps({"ranks": 3, "alpha_s": 0.25, "links": LINKS, **more}), "utf-8")
+    path.write_text(json.dumps({"ranks": 3, "alpha_s": 0.25, "links": LINKS} | more), "utf-8")
     return read_link(str(path))
 
 
@@ -98,7 +98,7 @@ def test_ranks_share_a_port(clock, tmp_path):
     """To rank 2, not between them: 100 bytes/s for all."""
     ports = [{"ranks": [0, 1], "out": 100.0, "into": 100.0}]
     transport = EmulatedTransport(Below(), link_of(tmp_path / "links.json", ports=ports))
-    shared = transport.pairs[2].outer[0][0]
+    _, shared = transport.ports[2]
     send(transport, 1).Wait()
     assert clock.s == pytest.approx(100 + 0.5 + 0.25, abs=emulated.NAP_S)
     shared.free_s[emulated.OUT] = clock.s + 1.0  # rank 1 sends
@@ -118,8 +118,13 @@ def test_links_differ_in_text_if_they_differ(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"changes": [{"after_s": 1, "link": [1, 2], "rate": 1.0}]}, "a change must name a link of the file"),
+        ({"changes": [{"after_s": 1, "link": [1, 2], "rate": 1.0}]}, r"changes\[0\] needs a link of the file"),
         ({"changes": [{"after_s": 1, "link": [0, 1], "rate": 0}]}, "a rate above 0"),
+        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": float("nan")}]}, "a rate above 0"),
+        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": float("inf")}]}, "a rate above 0"),
+        ({"changes": [{"after_s": float("nan"), "link": [0, 1], "rate": 1.0}]}, "a rate above 0 and a time"),
+        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": 1.0, "until_s": 9}]}, "not have the field 'until_s'"),
+        ({"ranks": 1, "links": []}, "link '.*links.json' must have two ranks or more"),
         ({"changes": [{"after_s": 1, "link": [0, 1]}]}, "the field 'rate'"),
         ({"changes": 3}, "must be a list"),
     ],

@@ -58,8 +58,8 @@ def test_measured_links_get_a_port_per_rank_and_per_host(tmp_path):
     assert graph.ports[0].out == 5e9
     assert graph.ports[4] == Port((0, 1), 1.2e8, 1e8)
     assert graph.hosts == (0, 0, 1, 1)
-    assert graph.ways[0, 1] == ((0,), (1,))
-    assert graph.ways[1, 2] == ((1, 4), (5, 2))
+    assert graph.passed[0, 1] == ((0,), (1,))
+    assert graph.passed[1, 2] == ((1, 4), (5, 2))
 
 
 def test_ranks_of_one_host_share_nothing_but_their_own_ports(tmp_path):
@@ -112,7 +112,7 @@ OURS = {"ranks": 3, "links": [[0, 1, 1.0], [1, 2, 1.0], [2, 0, 1.0]]}
     (OURS | {"links": [[0, 3, 1.0]]}, "the link 0 to 3: ranks must be from 0 to 2, not 3"),
     (OURS | {"links": [[1, 1, 1.0]]}, "the link 1 to 1: ranks must differ"),
     (OURS | {"links": [[0, 1, 0.0]]}, "the link 0 to 1: a rate must be bytes/s above 0, not 0.0"),
-    (OURS | {"links": [[0, 1, 1.0]] * 2}, r"links\[1\]: the link 0 to 1 is there twice"),
+    (OURS | {"links": [[0, 1, 1.0]] * 2}, r"links\[1\]: the link 0 to 1 is defined twice"),
     (OURS | {"links": [[0, 1]]}, r"links\[0\] must be a list of length 3, not \[0, 1\]"),
     (OURS | {"links": [[0, 1, "fast"]]}, r"links\[0\]\[2\] must be a number, not \"fast\""),
     (OURS | {"ports": [{"ranks": [0, 0], "out": 1, "into": 1}]}, r"ports\[0\]: ranks must differ"),

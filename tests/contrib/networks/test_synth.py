@@ -5,12 +5,12 @@ import shutil
 import pytest
 
 from dear_mpi.collectives import ProgramError, programs, verify
-from dear_mpi.collectives.algorithms.registry import algorithm_source
+from dear_mpi.collectives.algorithms.registry import algorithm_source, load_algorithm, made_from
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.networks.graph import Graph, Port, read_graph, write_graph
 from dear_mpi.contrib.networks.network import GraphNetwork
-from dear_mpi.contrib.networks.synth import by_levels, find, programs_of, schedule_of
+from dear_mpi.contrib.networks.synth import by_levels, programs_of, schedule_of, synthesise
 from dear_mpi.reporting.declared import BETWEEN_ALGORITHMS, listed
 from dear_mpi.see.explain import PROOFS
 from dear_mpi.simulate.network import read_network
@@ -66,7 +66,8 @@ def test_proved_and_near_the_bound(name, tmp_path):
     algorithm = saved(tmp_path, graph)
     for collective in COLLECTIVES:
         verify(written := programs(algorithm, collective, graph.size))
-    forth, back = find(graph), find(graph.reverse, find(graph).schedule.parts)
+    forth = synthesise(graph)
+    back = synthesise(graph.reverse, forth.schedule.parts)
     count = written[0].chunks << 14
     bound_s = float(forth.cut.time + back.cut.time) * count * 4 / graph.size / forth.unit
     assert bound_s * (1 - 1e-9) <= cost(written, count, 4, GraphNetwork.of(graph)).time_s <= bound_s / 0.95
@@ -147,13 +148,24 @@ def test_explained(tmp_path):
     said = succeed(
         "explain", "--algorithm", "synth:torus:4", "--collective", "all_gather", "--ranks", "4", "--check"
     ).stdout
-    for text in ("3 steps, with 2 chunks per rank", "Bound: 3 steps", "Gap: 0.0%", "Certificate: 2 steps cannot do"):
+    for text in ("3 steps, with 2 chunks per rank", "Bound: 3 steps", "Gap: 0.0%", "Certificate: no schedule with 2"):
         assert text in " ".join(said.split())
     assert "Proved for 4 ranks" in said
 
 
+@pytest.mark.parametrize(("text", "said"), [
+    ("star:1", "0 steps: one rank has all chunks."),
+    ("torus:2", "Bound: 1 step: 1 chunk must leave rank 1, 1 in a step."),
+    ("mesh:3x3", "Bound: 4 steps: 8 chunks must leave ranks 1-8, 2 in a step."),
+])  # fmt: skip
+def test_the_bound_in_words(text, said):
+    assert said in load_algorithm(f"synth:{text}")["all_gather"].__doc__
+
+
 def test_refused(tmp_path):
-    with pytest.raises(ProgramError, match="torus:4 has 4 ranks, not 5"):
+    with pytest.raises(
+        ProgramError, match="'synth:torus:4' fails for rank 0 of 5: ValueError: it is for 4 ranks, not for 5"
+    ):
         programs("synth:torus:4", "all_gather", 5)
     with pytest.raises(ValueError, match="serves reduce_scatter, all_gather, all_reduce, not broadcast"):
         programs("synth:torus:4", "broadcast", 4)
@@ -162,11 +174,11 @@ def test_refused(tmp_path):
 
 def test_made_anew_when_its_file_changes(tmp_path):
     name = saved(tmp_path, read_graph("torus:4"))
-    assert algorithm_source(name) is algorithm_source(name)
-    before = algorithm_source(name), programs(name, "all_gather", 4)
+    source, before = algorithm_source(name), programs(name, "all_gather", 4)
+    assert made_from(algorithm_source(name)) is made_from(source)
     write_graph(read_graph("star:4"), tmp_path / "graph.json")
-    assert algorithm_source(name) is not before[0]
-    assert programs(name, "all_gather", 4) != before[1]
+    assert algorithm_source(name) != source
+    assert programs(name, "all_gather", 4) != before
 
 
 def test_shapes_with_commas_are_listed():

@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dear_mpi.collectives.algorithms.registry import fixed
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.contrib.networks.formats.dataflow import MOST_WORK, DataFlow, Value
@@ -334,18 +334,5 @@ def read_msccl(path: Path) -> list[Program]:
 
 def msccl(text: str) -> dict[str, Callable[..., Program]]:
     """Return the algorithm of ``--algorithm msccl:FILE.xml``, by its collective."""
-    path = Path(text)
-    return made(text, path.read_bytes() if path.is_file() else b"")
-
-
-@lru_cache(maxsize=8)
-def made(text: str, content: bytes) -> dict[str, Callable[..., Program]]:
     programs = read_msccl(Path(text))
-
-    def algorithm(rank: int, size: int) -> Program:
-        if size != len(programs):
-            raise ValueError(f"{text} is for {plural(len(programs), 'rank')}, not for {size}")
-        return programs[rank]
-
-    algorithm.__doc__ = f"Read from {text}, for {plural(len(programs), 'rank')}."
-    return {programs[0].collective: algorithm}
+    return {programs[0].collective: fixed(programs, f"Read from {text}, for {plural(len(programs), 'rank')}.")}
