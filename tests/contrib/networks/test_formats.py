@@ -475,7 +475,7 @@ def test_the_command_refuses_in_one_line(tmp_path, monkeypatch):
         (("ring.xml", "new.xml", "--size", "4KiB"), "--size 4KiB has a use only if OUT ends in .goal or .et"),
         (("ring.xml", "ring.et"), "OUT 'ring.2.et' cannot be written: it is a folder"),
         (("torus:4x4", "new.xml"), "OUT 'new.xml' must end in .json"),
-        (("synth:torus:2x4", "new.xml"), "has 8 ranks, not 4"),
+        (("synth:torus:2x4", "new.xml"), "it is for 8 ranks, not for 4"),
         (("synth:torus:2x4", "new.xml"), "(--ranks is 4 by default)"),
     ):
         assert_one_line(invoke("convert", *arguments), said)
