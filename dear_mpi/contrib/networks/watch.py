@@ -4,12 +4,12 @@
     a link      | usual | slow ->       a graph with its new rate, a new algorithm, proved on all ranks; switch
 
 A message takes from the last of its start, its receive's start and the end of the message before it on its link, to its
-end. It is compared with the graph: with its link's rate, and with all bytes that passed its ports meanwhile. A link has
-changed if nine of ten messages take 1.5 times as long as those on most links, or less than 1 / 1.5. If all links slow
-down, none has changed.
+end. The graph predicts it from its link's rate, and its ports' rates: there it shares with as many bytes of each other
+link as pass meanwhile. A link has changed if nine of ten messages take 1.5 times as long as those on most links, or
+less than 1 / 1.5. If all links slow down, none has changed.
 
-Messages show their link only if they take several times a small message's overhead. The watcher cannot see a link
-recover if the new program avoids it.
+Messages show their link only if their bytes take several times as long as a small message. The watcher cannot see a
+link recover if the new program avoids it.
 """
 
 import time
@@ -22,14 +22,12 @@ from pathlib import Path
 from statistics import median, median_low
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 from rich.console import Console
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.contrib.networks.graph import Graph, read_graph, write_graph
-from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.terminal import note
@@ -41,7 +39,7 @@ from dear_mpi.training.session import Session
 
 EVERY_S = 0.2  # between checks, in whole iterations
 CHANGED = 1.5  # times slower or faster than most links
-CLEAR = 4  # times the overhead of a small message: larger ones show their link
+CLEAR = 4  # times the seconds of a small message without its bytes: larger ones show their link
 FEWEST = 10  # messages of a size on a link: all but one must show the change
 BUSY = 1.2  # times the best: then most links wait for cores, and no check counts
 MOST_RUNS = 200  # collectives per check
@@ -64,8 +62,8 @@ class Passage(NamedTuple):
 class Times(NamedTuple):
     """How many times as long as predicted a passage took."""
 
-    shared: float  # the prediction contains other messages in the same ports
-    alone: float
+    shared: float  # predicted with the other messages in its ports
+    alone: float  # predicted from its link
 
 
 def passages_of(flows: Iterable[Flow]) -> Iterator[Passage]:
@@ -89,41 +87,41 @@ def passages_of(flows: Iterable[Flow]) -> Iterator[Passage]:
 def times_of(flows: Iterable[Flow], graph: Graph) -> dict[Sort, list[Times]]:
     """Compare the messages of links with the graph."""
     passages = [each for each in passages_of(flows) if each.pair in graph.links and each.end_s > each.begin_s]
-    busy_s, found = np.zeros(len(passages)), defaultdict[Sort, list[Times]](list)
-    for (number, way), own in through_ports(passages, graph).items():
-        rate: float = getattr(graph.ports[number], way)
-        busy_s[own] = np.maximum(busy_s[own], passed([passages[place] for place in own]) / rate)
-    for (pair, nbytes, begin_s, end_s, known), port_s in zip(passages, busy_s.tolist(), strict=True):
-        if known:
-            sort, took_s = (*pair, nbytes), end_s - begin_s
-            alone_s = predicted_s(graph, sort)
-            shared_s = max(alone_s, min(took_s, port_s))  # a port faster than its rate explains all
-            found[sort].append(Times(took_s / shared_s, took_s / alone_s))
+    ports, found = defaultdict[tuple[int, str], list[Passage]](list), defaultdict[Sort, list[Times]](list)
+    for each in passages:
+        for side in sides_of(graph, each.pair):
+            ports[side].append(each)
+    others = {side: bytes_meanwhile(through) for side, through in ports.items()}
+    for each in filter(lambda each: each.known, passages):
+        took_s, alone_s = each.end_s - each.begin_s, graph.alpha + each.nbytes / graph.links[each.pair]
+        port_s = [
+            (each.nbytes + sum(min(each.nbytes, nbytes) for nbytes in others[side][each].values())) / rate
+            for side, rate in sides_of(graph, each.pair).items()
+        ]
+        shared_s = max(alone_s, min(took_s, max(port_s, default=0.0)))  # a port faster than its rate explains all
+        found[(*each.pair, each.nbytes)].append(Times(took_s / shared_s, took_s / alone_s))
     return found
 
 
-def through_ports(passages: Sequence[Passage], graph: Graph) -> dict[tuple[int, str], list[int]]:
-    """Return the places of those that leave each port, and of those that enter it."""
-    found = defaultdict[tuple[int, str], list[int]](list)
-    for place, each in enumerate(passages):
-        for way, ports in zip(("out", "into"), graph.ways[each.pair], strict=True):
-            for number in ports:
-                found[number, way].append(place)
+def sides_of(graph: Graph, pair: Pair) -> dict[tuple[int, str], float]:
+    """Return the ports that a link leaves and enters, with their bytes/s."""
+    outs, intos = graph.ways[pair]
+    leaving = {(number, "out"): graph.ports[number].out for number in outs}
+    return leaving | {(number, "into"): graph.ports[number].into for number in intos}
+
+
+def bytes_meanwhile(passages: Sequence[Passage]) -> dict[Passage, dict[Pair, float]]:
+    """Return how many bytes of each other link passed during each passage, all at constant rates."""
+    found: dict[Passage, dict[Pair, float]] = {each: defaultdict(float) for each in passages}
+    under_way = list[Passage]()
+    for each in sorted(passages, key=lambda each: each.begin_s):
+        under_way = [other for other in under_way if other.end_s > each.begin_s]
+        for other in under_way:
+            both_s = min(each.end_s, other.end_s) - each.begin_s
+            found[each][other.pair] += other.nbytes * both_s / (other.end_s - other.begin_s)
+            found[other][each.pair] += each.nbytes * both_s / (each.end_s - each.begin_s)
+        under_way.append(each)
     return found
-
-
-def passed(passages: Sequence[Passage]) -> Array:
-    """Return, for each, the bytes of all that passed between its begin and its end, at constant rates."""
-    begin_s, end_s, nbytes = np.array([(each.begin_s, each.end_s, each.nbytes) for each in passages]).T
-    rates, moments = nbytes / (end_s - begin_s), np.concatenate([begin_s, end_s])
-    order = np.argsort(moments)
-    moments, together = moments[order], np.cumsum(np.concatenate([rates, -rates])[order])
-    until = np.concatenate([[0.0], np.cumsum(together[:-1] * np.diff(moments))])
-    return np.interp(end_s, moments, until) - np.interp(begin_s, moments, until)
-
-
-def predicted_s(graph: Graph, sort: Sort) -> float:
-    return graph.alpha + sort[2] / graph.links[sort[:2]]
 
 
 @dataclass
@@ -131,35 +129,39 @@ class Links:
     """Compare messages with a graph.
 
     Attributes:
-        machine: times as long as predicted, at best, on most links.
+        best: times as long as predicted, on most links, in the best check.
         recent: at least FEWEST, if there were as many.
     """
 
     graph: Graph
     recent: dict[Sort, list[Times]] = field(default_factory=dict)
-    machine: float = inf
+    best: float = inf
 
     def changed(self, seen: Mapping[Sort, Sequence[Times]]) -> dict[Pair, float]:
         """Return the links that changed, and how many times longer their messages take."""
         for sort, each in seen.items():
             self.recent[sort] = [*self.recent.get(sort, []), *each][-max(FEWEST, len(each)) :]
         times = {sort: self.recent[sort] for sort in seen if len(self.recent[sort]) >= FEWEST}
-        seconds = {sort: predicted_s(self.graph, sort) for sort in times}
+        moving_s = {sort: sort[2] / self.graph.links[sort[:2]] for sort in times}
         least = min((sort[2] for sort in times), default=0)
-        small_s = [(median_low(each).shared - 1) * seconds[sort] for sort, each in times.items() if sort[2] == least]
-        clear = [sort for sort in sorted(times) if seconds[sort] > CLEAR * median(small_s)]
+        small_s = [
+            median_low(each).shared * (self.graph.alpha + moving_s[sort]) - moving_s[sort]
+            for sort, each in times.items()
+            if sort[2] == least
+        ]
+        clear = [sort for sort in sorted(times) if moving_s[sort] > CLEAR * median(small_s)]
         found = {sort[:2]: sorted(times[sort]) for sort in clear}  # the largest messages of a link come last
-        # Of the quickest ones, whole would be too small: if an end was noted late, the next message seems quick.
-        whole = median_low(median_low(each).shared for each in found.values()) if found else inf
-        self.machine = min(self.machine, whole)
+        # Of the quickest ones, usual would be too small: if an end was noted late, the next message seems quick.
+        usual = median_low(median_low(each).shared for each in found.values()) if found else inf
+        self.best = min(self.best, usual)
 
         def differ(each: Sequence[Times]) -> bool:
             few = len(each) // FEWEST
-            return each[few].shared >= CHANGED * whole or each[-1 - few].shared * CHANGED <= whole
+            return each[few].shared >= CHANGED * usual or each[-1 - few].shared * CHANGED <= usual
 
-        if whole > BUSY * self.machine:  # or there is none
+        if usual > BUSY * self.best:  # or there is none
             return {}
-        return {pair: median_low(each).alone / whole for pair, each in found.items() if differ(each)}
+        return {pair: median_low(each).alone / usual for pair, each in found.items() if differ(each)}
 
     def take(self, changed: Mapping[Pair, float]) -> None:
         """Expect these rates from now on."""
@@ -185,7 +187,7 @@ class Watcher(Observer):
 
     def __post_init__(self) -> None:
         transport = self.session.world.transport
-        self.way, _, file = self.session.options.algorithm.partition(":")
+        self.maker, _, file = self.session.options.algorithm.partition(":")
         self.file = Path(file)
         self.links = Links(said_by_rank_0(transport, "watch", self.read))
         self.common = self.clock or CommonClock(transport)
@@ -194,7 +196,7 @@ class Watcher(Observer):
     def read(self) -> Graph:
         """Read the graph. Raises ValueError."""
         ranks, algorithm = self.session.world.size, self.session.options.algorithm
-        if self.way != "synth":
+        if self.maker != "synth":
             raise ValueError(f"--watch needs an algorithm made from a graph, as synth:FILE, not {algorithm!r}")
         graph = read_graph(str(self.file))
         if graph.size != ranks:
@@ -263,7 +265,7 @@ class Watcher(Observer):
             return {}
 
         agree(transport, "watch", write)
-        return f"{self.way}:{path}"
+        return f"{self.maker}:{path}"
 
     def found(self, name: str, recordings: Sequence[Any] = (), *, parts: int = 1) -> list[dict[str, Any]]:
         return self.changes

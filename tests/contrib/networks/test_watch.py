@@ -85,6 +85,14 @@ def test_messages_that_share_a_port_are_not_slow():
     assert Links(graph).changed(found) == {}
 
 
+def test_later_messages_of_another_link_do_not_excuse_a_slow_one():
+    """Ranks 0 and 1 share a port into rank 2 only until the first messages would have passed."""
+    graph, flows = Graph(3, ALL, PORTS), []
+    for at_s in range(FEWEST):
+        flows += [flow((0, 2), at_s, 0.4, 100), *(flow((1, 2), at_s + 0.1 * number, 0.1, 100) for number in range(3))]
+    assert times_of(flows, graph)[0, 2, 100] == [(pytest.approx(2.0), pytest.approx(4.0))] * FEWEST
+
+
 @pytest.mark.parametrize("slow", [(0, 1), (0, 2)])
 def test_a_link_that_is_slow_from_the_beginning_is_found_through_ports(slow):
     graph = Graph(3, ALL, PORTS)
@@ -125,6 +133,13 @@ def test_a_few_messages_that_seem_quick_change_no_link():
         seen[sort][:2] = [Times(0.4, 0.4)] * 2
     assert links.changed(seen) == {}
     assert links.changed(times(link01=2.0)) == {(0, 1): pytest.approx(2.0)}
+
+
+def test_small_messages_show_no_link():
+    """Most of their time is no link's, also if it is known as the graph's latency."""
+    links = Links(Graph(3, RING, alpha=0.01))
+    seen = {sort: FEWEST * [Times(1.0, 1.0)] for sort in ((1, 2, 5), (1, 2, 100), (2, 0, 5), (2, 0, 100))}
+    assert links.changed(seen | {(0, 1, 5): FEWEST * [Times(3.0, 3.0)]}) == {}
 
 
 def test_rare_messages_are_counted_over_several_checks():
