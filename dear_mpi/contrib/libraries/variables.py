@@ -50,12 +50,13 @@ class Variable:
     def values(self) -> dict[str, int]:
         """Return its values by name: of an enumeration, or as listed in MPICH's description."""
         kind, count, number, length = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int(), ctypes.c_int(CHARACTERS)
-        text, ref, skipped = ctypes.create_string_buffer(CHARACTERS), ctypes.byref, None  # results that are not needed
-        about = (*[skipped] * 4, ref(kind), text, ref(length), skipped, skipped)
+        text, ref = ctypes.create_string_buffer(CHARACTERS), ctypes.byref
+        # None: not the name and its length, verbosity and datatype; nor binding and scope.
+        about = (None, None, None, None, ref(kind), text, ref(length), None, None)
         called(library().MPI_T_cvar_get_info(self.index, *about))
         if listed := re.findall(r"^ *(\w+) +- ", text.value.decode(), re.MULTILINE):
             return {each: number for number, each in enumerate(listed)}
-        called(library().MPI_T_enum_get_info(kind, ref(count), skipped, skipped))
+        called(library().MPI_T_enum_get_info(kind, ref(count), None, None))
         found = dict[str, int]()
         for place in range(count.value):
             length.value = CHARACTERS
