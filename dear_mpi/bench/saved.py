@@ -167,21 +167,21 @@ def key(row: Row) -> tuple[str, int]:
     return row.algorithm, row.segment_bytes
 
 
-def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
-    """Collective: return the file's rules, before a run.
+def rules_before(path: Path, suite: Suite, world: World, *, of_auto: bool) -> tuple[Rule, ...]:
+    """Collective: return the file's rules of ``auto``, before a run; none if it is for an MPI library.
 
     ArgumentError: other files, nothing to choose, or several dtypes, ops or placements.
     """
 
     def read() -> tuple[Rule, ...]:
-        if not any(map(may_be_chosen, suite.names)):
+        if of_auto and not any(map(may_be_chosen, suite.names)):
             names = ", ".join(suite.names)
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
         for name in ("dtypes", "ops", "placements"):
             if len(given := getattr(suite, name)) > 1:
                 raise ValueError(f"{name} must be one: rules are only by size and ranks, not {', '.join(given)}")
         check_writable("--tune", path)
-        return read_rules(path) if path.is_file() else ()
+        return read_rules(path) if of_auto and path.is_file() else ()
 
     return said_by_rank_0(world.transport, "tune", read)
 

@@ -58,7 +58,7 @@ def bench_and_show(
     suite = agreed(suite, world)  # first: later code looks up names
     form = flags.get("format", DEFAULT)
     tuned = FORMATS[form].tuned
-    before = rules_before(flags["tune"], suite, world) if "tune" in flags and tuned is None else ()
+    before = rules_before(flags["tune"], suite, world, of_auto=tuned is None) if "tune" in flags else ()
     with bar(world, len(suite.cases(world.size)), "warming up") as progress:
         report = run_bench(suite, world, progress)
     taken = [look(world, suite, report) for look in looks]
@@ -76,10 +76,12 @@ def bench_and_show(
     more = dict[str, Any]()
     run = Run("this run", report.rows, head)
     files: dict[str, Callable[[], object]] = {flag: partial(write, run) for flag, write in writers.items()}
-    if "tune" in flags and tuned is not None:
-        files["--tune"] = lambda: write_text(flags["tune"], tuned(report))
-    elif "tune" in flags:
-        files["--tune"] = partial(write_tuned, flags["tune"], before, report.rows, world.transport.name)
+    if "tune" in flags:
+        files["--tune"] = (
+            partial(write_tuned, flags["tune"], before, report.rows, world.transport.name)
+            if tuned is None
+            else lambda: write_text(flags["tune"], tuned(report))
+        )
     for look in taken:
         more |= look.data
         files |= look.files

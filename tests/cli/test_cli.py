@@ -356,10 +356,6 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
 @pytest.mark.parametrize(("arguments", "said"), [
     (["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"], "nothing can be measured here: nat"),
     (
-        ["bench", "--threads", 2, "--format", "ompi-rules", "--tune", "rules"],
-        "ompi:scatter_allgather_ring: needs MPI on one host",
-    ),
-    (
         ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
         "nothing can be measured here: all: more memory than the ",
     ),

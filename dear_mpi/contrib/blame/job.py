@@ -13,6 +13,7 @@ from dear_mpi.models.synthetic import Synthetic
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.training.events.recorder import record
 from dear_mpi.training.events.spans import ClocksError, Recording, merged
+from dear_mpi.training.runs.train import Observer
 from dear_mpi.training.session import Session
 
 KEPT = 20  # iterations
@@ -31,7 +32,7 @@ def declared_of(session: Session, parts: int) -> Usual | None:
 
 
 @dataclass(eq=False)
-class Blamer:
+class Blamer(Observer):
     """Record and analyse a job; construct it, collectively, before the iterations.
 
     Args:

@@ -20,9 +20,8 @@ import numpy as np
 
 from dear_mpi.contrib.blame.graph import Graph, Link, Sort
 from dear_mpi.contrib.blame.threads import HELD, Call, Threads
-from dear_mpi.training.events.spans import end_of, other_end
+from dear_mpi.training.events.spans import BLOCKED, BLOCKED_S, end_of, other_end
 
-BLOCKED_S, BLOCKED = 20e-6, 0.1  # a longer wait, also as a share of its message, waited for it
 FEWEST = 5  # messages for the usual time
 QUICK = 25  # per cent of messages: an undisturbed link's time
 

@@ -22,6 +22,7 @@ from dear_mpi.training.events import EXCHANGE, Log, Record
 T = TypeVar("T", "Span", "Iteration")
 COMPUTE, WIRE = "compute", "wire"  # main thread, engine
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
+BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, also as a share of its message, waited for it
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
 
@@ -84,6 +85,8 @@ class Flow(NamedTuple):
     receiver: int
     end_s: float
     part: Part
+    posted_s: float  # its receive's start
+    wait_s: float  # the beginning of the receiver's wait
 
     @property
     def seconds(self) -> float:
@@ -115,9 +118,10 @@ def flows_of(ranks: Ranks) -> Iterator[Flow]:
     """Yield the messages with both ends known."""
     starts = starts_of(ranks)
     for rank, noted in ranks.items():
-        for part, _, end_s in noted.calls():
+        for part, wait_s, end_s in noted.calls():
             if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
-                yield Flow(end_of(rank, part)[1], begin_s, rank, end_s, part)
+                own = end_of(rank, part)
+                yield Flow(own[1], begin_s, rank, end_s, part, starts.get(own, -math.inf), wait_s)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Run:
             for noted in rank.noted:
                 if noted.number >= first:
                     found[noted.number][rank.number] = noted
-        return [their for _, their in sorted(found.items())]
+        return [found[number] for number in sorted(found)]
 
     @cached_property
     def flows(self) -> list[Flow]:
@@ -172,8 +176,9 @@ def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: i
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
     begin_s = iterations[0].begin_s if iterations else -math.inf
-    found = (span for record in known for span in spans_in(record, layers, clock))
-    shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
+    shown = [
+        span for record in known for span in spans_in(record, layers, clock) if span.end_s > max(begin_s, span.begin_s)
+    ]
     return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
 
 
@@ -244,11 +249,10 @@ def merged(recordings: Sequence[Recording]) -> Run:
     Raises:
         ClocksError: a rank's clock is unknown, or less exact than messages need.
     """
+    uncertain_s = [0.0, 0.0]
     for each in recordings:
         if doubt := each.aligned.doubt():
             raise ClocksError(f"the clocks of ranks 0 and {each.rank.number} cannot be compared: {doubt}")
-    uncertain_s = [0.0, 0.0]
-    for each in recordings:
         own = Run(each.name, (each.rank,), each.size)
         uncertain_s.append(max(map(each.aligned.uncertainty_s, (own.begin_s, own.end_s))))
     ranks = tuple(moved(each.rank, each.aligned) for each in recordings)

@@ -1,6 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -46,10 +46,12 @@ class Saving:
 
 
 class Observer(Protocol):
-    """Observe a job that trains, and add to its report."""
+    """Observe a job that trains, and add to its report; classes derive from it."""
 
     kept: int  # iterations that its recording needs
-    # It may also have ``look(number)``: called on all ranks after each iteration, from 1.
+
+    def look(self, number: int) -> None:
+        """Look at the iteration that has ended, from 1. Collective."""
 
     def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
         """Return a part of the report, after the last iteration. Collective.
@@ -107,7 +109,7 @@ def train(
             return outlive(course, elastic)
         clock = recorder.clock if recorder else None
         observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
-        course.looks = [each.look for each in observing.values() if hasattr(each, "look")]
+        course.observers = observing.values()
         course.run()
         kept = max((each.kept for each in observing.values()), default=KEPT)
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
@@ -132,7 +134,7 @@ class Course:
     profiled: bool = False
     times: list[Times] = field(default_factory=list)
     profiler: Profiler | None = None
-    looks: Sequence[Callable[[int], object]] = ()  # of observers
+    observers: Iterable[Observer] = ()
 
     def __post_init__(self) -> None:
         self.done, self.fill = len(self.losses), FILL
@@ -152,8 +154,8 @@ class Course:
             if self.profiler is not None:
                 self.profiler.note()
             self.progress(number, loss)
-            for look in self.looks:
-                look(number)
+            for each in self.observers:
+                each.look(number)
             self.save()
         job.flush()  # before collectives on the same memory are timed
 

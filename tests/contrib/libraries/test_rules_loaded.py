@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from dear_mpi.contrib.networks.rules import OMPI_IDS, mpich_text, ompi_text
-from tests.contrib.networks.test_rules import report
+from dear_mpi.contrib.libraries.rules import OMPI_IDS, mpich_text, ompi_text
+from tests.contrib.libraries.test_rules import report
 from tests.launch import mpis_at_hand
 
 MPIS = {mpi.name: mpi for mpi in mpis_at_hand()}
@@ -61,7 +61,7 @@ def test_mpich_reads_the_tree(tmp_path, monkeypatch):
     """It names the file that it has read, and refuses an algorithm that it does not know."""
     rules = tmp_path / "rules.json"
     library = type("Library", (), {"_name": str(MPIS["MPICH"].libmpi)})
-    monkeypatch.setattr("dear_mpi.contrib.networks.rules.library", lambda: library)
+    monkeypatch.setattr("dear_mpi.contrib.libraries.rules.library", lambda: library)
     text = mpich_text(report("mpich", "all_gather", names=("ring", "brucks")))
     rules.write_text(text)
     job = launched("MPICH", 3, "-c", CALLS, rules=rules)

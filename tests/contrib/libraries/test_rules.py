@@ -1,15 +1,20 @@
-"""Files of rules that MPI libraries read, from rows; tests/contrib/networks/mpi loads them."""
+"""Files of rules that MPI libraries read, from rows; test_rules_loaded.py loads them."""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.run import Report
+from dear_mpi.bench.saved import rules_before
 from dear_mpi.bench.suite import Suite
-from dear_mpi.contrib.networks.rules import MPICH_JSON, OMPI, OMPI_RULES, Rule, lines, mpich_text, ompi_text, rules_of
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.contrib.libraries.rules import MPICH_JSON, OMPI, OMPI_RULES, lines, mpich_text, ompi_text, rules_of
+from dear_mpi.ranks.world import run_world
+from tests.cli_checks import invoke
 
 TURNS = 200
 
@@ -92,13 +97,10 @@ def choice(tree, **facts):
         name, sign, value = key.partition("<=") if "<=" in key else key.partition("=")
         if name == "algorithm":
             return value
-        limit = {"pow2": 4}.get(value)
         if value == "any" or facts.get(name) == value:
             return choice(below, **facts)
         if sign == "<=" and facts[name] <= int(value):
             return choice(below, **facts)
-        if name == "count<pow2" or limit:
-            continue
     raise AssertionError(f"no branch of {list(tree)} for {facts}")
 
 
@@ -160,5 +162,32 @@ def test_what_is_measured(form):
         form.suited(Suite((1024,), ("reduce",)), {"tune": "rules", "collective": "reduce"})
 
 
-def test_a_rule_is_the_default_unless_told():
-    assert Rule(0).name == "default"
+@pytest.mark.parametrize(
+    ("file", "settings", "said"),
+    [
+        ("rules", {"dtypes": ("fp32", "fp16")}, "dtypes must be one: .* not fp32, fp16"),
+        ("rules", {"ops": ("sum", "max")}, "ops must be one: .* not sum, max"),
+        ("rules", {"placements": ("in", "out")}, "placements must be one: .* not in, out"),
+        ("nowhere/rules", {}, "there is no folder"),
+    ],
+)
+def test_settings_that_rules_do_not_know_are_refused_before_the_run(file, settings, said, tmp_path):
+    flags = {"tune": tmp_path / file} | ({"placement": "in,out"} if "placements" in settings else {})
+    suite = OMPI_RULES.suited(Suite((1024,), **settings), flags)
+    with pytest.raises(ArgumentError, match=said):
+        run_world(lambda world: rules_before(flags["tune"], suite, world, of_auto=False), threads=2)
+
+
+def test_a_file_of_another_library_may_be_replaced(tmp_path):
+    (tmp_path / "rules").write_text("rule-file-version-2")
+    suite = OMPI_RULES.suited(Suite((1024,)), {"tune": tmp_path / "rules"})
+    assert run_world(lambda world: rules_before(tmp_path / "rules", suite, world, of_auto=False), threads=2) == ()
+
+
+def test_threads_have_no_library_to_measure(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.json").write_text("old")
+    done = invoke("bench", "--threads", 2, "--format", "ompi-rules", "--tune", "rules", "--json", "rows.json")
+    assert done.exit_code == 2
+    assert "ompi:scatter_allgather_ring: needs MPI on one host" in done.stderr
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("rows.json", "old")]

@@ -35,8 +35,8 @@ from dear_mpi.bench.native import FORMS, native
 from dear_mpi.bench.output import Format, table_lines
 from dear_mpi.bench.run import Report
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.transports.transport import Transport, Wrapper
-from dear_mpi.contrib.networks.variables import Variable, called, library
+from dear_mpi.collectives.transports.transport import Wrapper
+from dear_mpi.contrib.libraries.variables import Variable, called, library
 from dear_mpi.reporting.stats import in_batches
 from dear_mpi.reporting.units import format_bytes, grouped, parse_bytes
 
@@ -67,7 +67,7 @@ MPICH = {
 }
 
 
-def check(vendor: str) -> None:
+def check_vendor(vendor: str) -> None:
     from mpi4py import MPI
 
     if (found := MPI.get_vendor()[0]) != vendor:
@@ -75,30 +75,19 @@ def check(vendor: str) -> None:
     library()
 
 
-def value_of(variable: Variable, name: str) -> int:
-    if name != DEFAULT and name not in variable.values:
-        raise CannotRun("this version of the library does not have it")
-    return 0 if name == DEFAULT else variable.values[name]
-
-
-class Forced(Wrapper[Transport]):
-    """A transport with another communicator of the library."""
-
-    def __init__(self, below: Transport, comm: Any) -> None:
-        super().__init__(below)
-        self.native = comm
-
-
-def tried(setup: Setup, algorithms: Mapping[str, str], text: str, prepare: Callable[[], Prepared]) -> Prepared:
-    """Prepare a forced algorithm, and call it once. CannotRun: it does not suit the case."""
-    from mpi4py import MPI
-
+def check_case(setup: Setup, algorithms: Mapping[str, str], text: str) -> None:
+    """Raise CannotRun unless the library can be forced to run this algorithm."""
     case, transport = setup.case, setup.transport
     if transport.native is None or len(set(transport.hosts)) > 1 or transport.size == 1 or case.device != "cpu":
         raise CannotRun("needs MPI on one host, with several ranks and host memory")
     if text != DEFAULT and text not in algorithms.get(case.collective, "").split():
         raise CannotRun(OTHER)
-    prepared = prepare()
+
+
+def tried(prepared: Prepared) -> Prepared:
+    """Call it once, and return it. CannotRun: it does not suit the case."""
+    from mpi4py import MPI
+
     try:
         prepared.run()
     except MPI.Exception as error:
@@ -107,45 +96,48 @@ def tried(setup: Setup, algorithms: Mapping[str, str], text: str, prepare: Calla
     return prepared
 
 
-def ompi(setup: Setup, text: str = DEFAULT) -> Prepared:
-    def prepare() -> Prepared:
-        name, _, segment = text.partition(",")
-        of = f"coll_tuned_{NAMES[setup.case.collective]}_algorithm"
-        number = value_of(Variable(of), name)
-        values = {"coll_tuned_use_dynamic_rules": number > 0, of: number}
-        if segment:
-            values[f"{of}_segmentsize"] = parse_bytes(segment)
-        for each, value in values.items():
-            called(Variable(each).setter(value)())
-        native_comm: Any = setup.transport.native
-        comm = native_comm.Dup()
-        for each in values:
-            called(Variable(each).setter(0)())
-        prepared = native(replace(setup, transport=Forced(setup.transport, comm)), FORMS[""])
-        return replace(prepared, free=lambda: (prepared.free(), comm.Free()))
+def value_of(variable: Variable, name: str) -> int:
+    if name != DEFAULT and name not in variable.values:
+        raise CannotRun("this version of the library does not have it")
+    return 0 if name == DEFAULT else variable.values[name]
 
-    return tried(setup, OMPI, text, prepare)
+
+def ompi(setup: Setup, text: str = DEFAULT) -> Prepared:
+    """Prepare the call on a communicator of its own, which was made while the variables had these values."""
+    check_case(setup, OMPI, text)
+    name, _, segment = text.partition(",")
+    forcing = f"coll_tuned_{NAMES[setup.case.collective]}_algorithm"
+    number = value_of(Variable(forcing), name)
+    values = {"coll_tuned_use_dynamic_rules": number > 0, forcing: number}
+    if segment:
+        values[f"{forcing}_segmentsize"] = parse_bytes(segment)
+    for each, value in values.items():
+        called(Variable(each).setter(value)())
+    forced: Any = Wrapper(setup.transport)
+    forced.native = comm = forced.below.native.Dup()
+    for each in values:
+        called(Variable(each).setter(0)())
+    prepared = native(replace(setup, transport=forced), FORMS[""])
+    return tried(replace(prepared, free=lambda: (prepared.free(), comm.Free())))
 
 
 def mpich(setup: Setup, text: str = DEFAULT) -> Prepared:
-    def prepare() -> Prepared:
-        variable = Variable(f"MPIR_CVAR_{NAMES[setup.case.collective].upper()}_INTRA_ALGORITHM")
-        fallback = Variable("MPIR_CVAR_COLLECTIVE_FALLBACK")
-        called(fallback.setter(fallback.values["error"])())  # none measures another algorithm than it names
-        before, after = variable.setter(value_of(variable, text)), variable.setter(0)
-        prepared = native(setup, FORMS[""])
-        call = prepared.run
+    """Prepare the call, and set and reset the variable around it."""
+    check_case(setup, MPICH, text)
+    variable = Variable(f"MPIR_CVAR_{NAMES[setup.case.collective].upper()}_INTRA_ALGORITHM")
+    fallback = Variable("MPIR_CVAR_COLLECTIVE_FALLBACK")
+    called(fallback.setter(fallback.values["error"])())  # none measures another algorithm than it names
+    before, after = variable.setter(value_of(variable, text)), variable.setter(0)
+    prepared = native(setup, FORMS[""])
 
-        def run() -> None:
-            before()
-            try:
-                call()
-            finally:
-                after()
+    def run() -> None:
+        before()
+        try:
+            prepared.run()
+        finally:
+            after()
 
-        return replace(prepared, run=run)
-
-    return tried(setup, MPICH, text, prepare)
+    return tried(replace(prepared, run=run))
 
 
 class Rule(NamedTuple):
@@ -180,7 +172,7 @@ def best(begin: int, rows: Sequence[Row]) -> Rule:
     return found
 
 
-def joined(rules: Sequence[Rule]) -> list[Rule]:
+def without_repeats(rules: Sequence[Rule]) -> list[Rule]:
     return [next(same) for _, same in groupby(rules, lambda rule: rule.name)]
 
 
@@ -208,7 +200,7 @@ def ompi_text(report: Report, number: Callable[[str, str], int] = ompi_number) -
         written += [f"{OMPI_IDS[collective]} # {collective}", "3 # sizes of communicators"]
         # In place, Open MPI may see no bytes: an all_gather keeps the default there.
         own = [Rule(0), *(rule._replace(begin=max(rule.begin, 1)) for rule in found[collective])]
-        for size, rules in ((1, [Rule(0)]), (ranks, joined(own)), (ranks + 1, [Rule(0)])):
+        for size, rules in ((1, [Rule(0)]), (ranks, without_repeats(own)), (ranks + 1, [Rule(0)])):
             written += [f"{size} # ranks or more", f"{len(rules)} # sizes of messages"]
             for rule in rules:
                 name, _, segment = rule.name.partition(",")
@@ -223,12 +215,12 @@ def mpich_text(report: Report, default: Callable[[], dict[str, Any]] | None = No
     for collective, rules in rules_of(report).items():
         choices = tree[f"collective={NAMES[collective]}"]
         before, size = choices["comm_type=intra"], "total" if collective in ("all_gather", "reduce_scatter") else "avg"
-        found, some = dict[str, Any](), joined(rules)
-        for rule, later in zip(some, [*some[1:], None], strict=True):
+        found, changes = dict[str, Any](), without_repeats(rules)
+        limits = [*(f"<={rule.begin - 1}" for rule in changes[1:]), "=any"]
+        for rule, limit in zip(changes, limits, strict=True):
             way = "allcomm" if rule.name == "nb" else "intra"
-            algorithm: dict[str, Any] = {f"algorithm=MPIR_{NAMES[collective].capitalize()}_{way}_{rule.name}": {}}
-            limit = f"{size}_msg_size=any" if later is None else f"{size}_msg_size<={later.begin - 1}"
-            found[limit] = before if rule.name == DEFAULT else algorithm
+            algorithm = f"algorithm=MPIR_{NAMES[collective].capitalize()}_{way}_{rule.name}"
+            found[f"{size}_msg_size{limit}"] = before if rule.name == DEFAULT else {algorithm: {}}
         if collective == "all_reduce":  # as the library's own tree asks before these algorithms
             found = {"count<pow2": before, "count=any": found}
             found = {"is_op_built_in=yes": found, "is_op_built_in=no": before}
@@ -252,7 +244,9 @@ def suited(library: str, known: Mapping[str, str], suite: Suite, flags: Mapping[
     """Take the library's algorithms. Raises ValueError."""
     collectives = suite.collectives if "collective" in flags else tuple(NAMES)
     if "tune" not in flags or "algorithms" in flags:
-        raise ValueError("this --format needs --tune FILE, which the library reads, and no --algorithms: it takes all")
+        raise ValueError(
+            "this --format needs --tune FILE, which the library reads, and no --algorithms: it measures all of them"
+        )
     if missing := [each for each in collectives if each not in NAMES]:
         raise ValueError(f"this --format has rules for {', '.join(NAMES)}, not for {', '.join(missing)}")
     names = dict.fromkeys(each for collective in collectives for each in (DEFAULT, *known[collective].split()))
@@ -261,7 +255,7 @@ def suited(library: str, known: Mapping[str, str], suite: Suite, flags: Mapping[
     return replace(suite, collectives=collectives, algorithms=algorithms, placements=placements)
 
 
-OMPI_CANDIDATE = Candidate(ompi, "others", segments=False, check=partial(check, "Open MPI"))
-MPICH_CANDIDATE = Candidate(mpich, "others", segments=False, check=partial(check, "MPICH"))
+OMPI_CANDIDATE = Candidate(ompi, "others", segments=False, check=partial(check_vendor, "Open MPI"))
+MPICH_CANDIDATE = Candidate(mpich, "others", segments=False, check=partial(check_vendor, "MPICH"))
 OMPI_RULES = Format(lines, names_missing=True, suited=partial(suited, "ompi", OMPI), tuned=ompi_text)
 MPICH_JSON = Format(lines, names_missing=True, suited=partial(suited, "mpich", MPICH), tuned=mpich_text)

@@ -49,19 +49,17 @@ class Variable:
     @property
     def values(self) -> dict[str, int]:
         """Return its values by name: of an enumeration, or as listed in MPICH's description."""
-        ref, numbers = ctypes.byref, [ctypes.c_int() for _ in range(3)]
-        name, text = (ctypes.create_string_buffer(CHARACTERS) for _ in range(2))
-        long, longer = (ctypes.c_int(CHARACTERS) for _ in range(2))
-        datatype, kind = ctypes.c_void_p(), ctypes.c_void_p()
-        verbosity, bind, scope = map(ref, numbers)
-        about = (name, ref(long), verbosity, ref(datatype), ref(kind), text, ref(longer), bind, scope)
+        kind, count, number, length = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int(), ctypes.c_int(CHARACTERS)
+        text, ref = ctypes.create_string_buffer(CHARACTERS), ctypes.byref
+        # None: not the name and its length, verbosity and datatype; nor binding and scope.
+        about = (None, None, None, None, ref(kind), text, ref(length), None, None)
         called(library().MPI_T_cvar_get_info(self.index, *about))
         if listed := re.findall(r"^ *(\w+) +- ", text.value.decode(), re.MULTILINE):
             return {each: number for number, each in enumerate(listed)}
-        called(library().MPI_T_enum_get_info(kind, ref(numbers[0]), name, ref(long)))
+        called(library().MPI_T_enum_get_info(kind, ref(count), None, None))
         found = dict[str, int]()
-        for place in range(numbers[0].value):
-            long.value = CHARACTERS
-            called(library().MPI_T_enum_get_item(kind, place, ref(numbers[1]), name, ref(long)))
-            found[name.value.decode()] = numbers[1].value
+        for place in range(count.value):
+            length.value = CHARACTERS
+            called(library().MPI_T_enum_get_item(kind, place, ref(number), text, ref(length)))
+            found[text.value.decode()] = number.value
         return found

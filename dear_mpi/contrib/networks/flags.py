@@ -1,6 +1,0 @@
-from dear_mpi.cli.commands import AddedFlag
-
-WATCH = AddedFlag(
-    "Compare links with the file of --algorithm synth:FILE; if one changes, make the algorithm anew and switch to it.",
-    "dear_mpi.contrib.networks.watch:Watcher",
-)
