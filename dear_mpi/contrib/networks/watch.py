@@ -105,7 +105,7 @@ def times_of(flows: Iterable[Flow], graph: Graph) -> dict[Sort, list[Times]]:
 
 def sides_of(graph: Graph, pair: Pair) -> dict[tuple[int, str], float]:
     """Return the ports that a link leaves and enters, with their bytes/s."""
-    outs, intos = graph.ways[pair]
+    outs, intos = graph.passed[pair]
     leaving = {(number, "out"): graph.ports[number].out for number in outs}
     return leaving | {(number, "into"): graph.ports[number].into for number in intos}
 
