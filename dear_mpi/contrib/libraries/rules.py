@@ -41,7 +41,7 @@ from dear_mpi.reporting.stats import in_batches
 from dear_mpi.reporting.units import format_bytes, grouped, parse_bytes
 
 DEFAULT, OTHER = "default", "is an algorithm of another collective"
-LEAST = 1.02  # times faster: the library's own choice also takes time
+LEAST = 1.05  # times faster: the library's own choice also takes time, and launches differ by some percent
 FANOUT = 4  # of Open MPI's forced chains
 FILE_PAGE = 4096  # MPICH maps the file as a text, which needs a zero after it
 NAMES = {

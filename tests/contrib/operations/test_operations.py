@@ -114,6 +114,18 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     assert interleaved.in_time([[elapsed_s], [elapsed_s]])[0][0] == [pytest.approx(6.4 / parts)]
 
 
+@pytest.mark.parametrize(("placement", "calls"), [("out", "aabb"), ("in", "ab")])
+def test_out_of_place_a_sample_follows_a_call_of_its_own(placement, calls):
+    """Else it would pay for the cache lines of ``out`` that another candidate's ranks have read."""
+    interleaved, made = object.__new__(Interleaved), []
+    interleaved.case, interleaved.turn = case_of("all_gather", 100, 2, placement=placement), 1
+    interleaved.start, interleaved.stream = lambda: True, SimpleNamespace(mark=int, seconds=lambda begin, end: 1.0)
+    data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 0)
+    for name in "ab":
+        interleaved.sample(Prepared(lambda name=name: made.append(name)), data)
+    assert made == [*calls]
+
+
 @pytest.mark.parametrize("collective", MESSAGES)
 def test_messages_need_another_rank(collective):
     with pytest.raises(ArgumentError, match=f"bench: collective '{collective}' needs at least 2 ranks, not 1"):
