@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ from dear_mpi.training.fabric.live import PlanHandle
 from dear_mpi.training.fabric.plan_cost import communication
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.train import train
+from dear_mpi.training.runs.train import Observer, train
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import TrainingError
 from tests.collective_checks import CountingTransport
@@ -208,3 +209,24 @@ def test_all_requests_are_given_back(choices):
 
     run_loopback(3, body)
     assert all(counting.made == counting.freed > 0 for counting in counts)
+
+
+class Sleeper(Observer):
+    kept = 1
+
+    def __init__(self, job, iterations, uncounted, clock):
+        self.seen = []
+
+    def look(self, number):
+        self.seen.append(number)
+        time.sleep(0.03)
+
+    def found(self, name, recordings, *, parts):
+        return self.seen
+
+
+def test_an_observer_takes_its_time_from_the_iteration():
+    config = Config.of({"model": "mlp", "schedule": "dear", "iterations": 3})
+    report = run_world(lambda world: train(config, world, observers={"sleeper": Sleeper}), threads=2)
+    assert report["sleeper"] == [1, 2, 3]
+    assert min(report["iteration_s"]) >= 0.03

@@ -6,7 +6,8 @@
 A message takes from the last of its start, its receive's start and the end of the message before it on its link, to its
 end. The graph predicts it from its link's rate, and its ports' rates: there it shares with as many bytes of each other
 link as pass meanwhile. A link has changed if nine of ten messages take 1.5 times as long as those on most links, or
-less than 1 / 1.5. If all links slow down, none has changed.
+less than 1 / 1.5. It has also changed if they take 1.5 times as long as at first, and the ports do not explain it. If
+all links slow down, none has changed.
 
 Messages show their link only if their bytes take several times as long as a small message. The watcher cannot see a
 link recover if the new program avoids it.
@@ -37,8 +38,9 @@ from dear_mpi.training.events.spans import BLOCKED, BLOCKED_S, Flow, Rank, Run
 from dear_mpi.training.runs.train import Observer
 from dear_mpi.training.session import Session
 
-EVERY_S = 0.2  # between checks, in whole iterations
+EVERY_S, EVERY = 0.2, 4  # between checks, and least iterations: a check flushes, so that one of them does not overlap
 CHANGED = 1.5  # times slower or faster than most links
+SHARED = 1.25  # times slower than most links, if the ports explain the rest
 CLEAR = 4  # times the seconds of a small message without its bytes: larger ones show their link
 FEWEST = 10  # messages of a size on a link: all but one must show the change
 BUSY = 1.2  # times the best: then most links wait for cores, and no check counts
@@ -131,10 +133,12 @@ class Links:
     Attributes:
         best: times as long as predicted, on most links, in the best check.
         recent: at least FEWEST, if there were as many.
+        first: times as long as predicted from the link, in the first check of these messages.
     """
 
     graph: Graph
     recent: dict[Sort, list[Times]] = field(default_factory=dict)
+    first: dict[Sort, float] = field(default_factory=dict)
     best: float = inf
 
     def changed(self, seen: Mapping[Sort, Sequence[Times]]) -> dict[Pair, float]:
@@ -151,23 +155,30 @@ class Links:
         ]
         clear = [sort for sort in sorted(times) if moving_s[sort] > CLEAR * median(small_s)]
         found = {sort[:2]: sorted(times[sort]) for sort in clear}  # the largest messages of a link come last
+        first = {
+            sort[:2]: self.first.setdefault(sort, median_low(each.alone for each in times[sort])) for sort in clear
+        }
         # Of the quickest ones, usual would be too small: if an end was noted late, the next message seems quick.
         usual = median_low(median_low(each).shared for each in found.values()) if found else inf
         self.best = min(self.best, usual)
 
-        def differ(each: Sequence[Times]) -> bool:
+        def differ(pair: Pair, each: Sequence[Times]) -> bool:
             few = len(each) // FEWEST
+            dropped = sorted(times.alone for times in each)[few] >= CHANGED * first[pair]
+            if dropped and median_low(each).shared >= SHARED * usual:
+                return True
             return each[few].shared >= CHANGED * usual or each[-1 - few].shared * CHANGED <= usual
 
         if usual > BUSY * self.best:  # or there is none
             return {}
-        return {pair: median_low(each).alone / usual for pair, each in found.items() if differ(each)}
+        return {pair: median_low(each).alone / usual for pair, each in found.items() if differ(pair, each)}
 
     def take(self, changed: Mapping[Pair, float]) -> None:
         """Expect these rates from now on."""
         rates = {pair: rate / changed.get(pair, 1.0) for pair, rate in self.graph.links.items()}
         self.graph = replace(self.graph, links=rates)
         self.recent.clear()
+        self.first.clear()
 
 
 @dataclass(eq=False)
@@ -222,7 +233,7 @@ class Watcher(Observer):
         def decide() -> tuple[int, dict[Pair, float]]:
             each_s = (now_s - self.last_s) / (number - self.last) if self.last else EVERY_S
             times = times_of((flow for flow in flows if flow.part.nbytes), self.links.graph)
-            return number + max(1, round(EVERY_S / each_s)), self.links.changed(times)
+            return number + max(EVERY, round(EVERY_S / each_s)), self.links.changed(times)
 
         self.due, changed = said_by_rank_0(transport, "watch", decide)
         self.checks += 1

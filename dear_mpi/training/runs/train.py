@@ -1,5 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -154,8 +155,11 @@ class Course:
             if self.profiler is not None:
                 self.profiler.note()
             self.progress(number, loss)
+            begin_s = time.perf_counter()
             for each in self.observers:
                 each.look(number)
+                looked_s = time.perf_counter() - begin_s
+                self.times[-1] = spent._replace(iteration_s=spent.iteration_s + looked_s)
             self.save()
         job.flush()  # before collectives on the same memory are timed
 

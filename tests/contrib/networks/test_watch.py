@@ -120,6 +120,17 @@ def test_a_link_that_slows_down_has_changed():
     assert links.changed(times(1.2, link01=0.5)) == {(0, 1): pytest.approx(0.5)}  # and back
 
 
+@pytest.mark.parametrize(("before", "now", "found"), [
+    (1.0, Times(1.4, 2.0), [(0, 1)]),  # ports that others share explain a part
+    (2.0, Times(1.4, 2.0), []),  # it has always been so
+    (1.0, Times(1.1, 2.0), []),  # they explain it
+])  # fmt: skip
+def test_a_link_with_shared_ports_is_compared_with_its_past(before, now, found):
+    links = Links(Graph(3, RING))
+    assert links.changed(times() | {(0, 1, 100): FEWEST * [Times(1.0, before)]}) == {}
+    assert [*links.changed(times() | {(0, 1, 100): FEWEST * [now]})] == found
+
+
 def test_a_few_late_messages_change_no_link():
     links, seen = Links(Graph(3, RING)), times()
     seen[0, 1, 100][: FEWEST // 2] = [Times(5.0, 5.0)] * (FEWEST // 2)
