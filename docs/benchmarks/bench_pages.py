@@ -36,7 +36,8 @@ COLLECTIVES = """How do our collectives compare with those of MPI libraries and 
 - **ring** sends messages between private arrays. **auto** is a plan in memory prepared for it; large messages use
   shared memory. **function** is `all_reduce(x, comm, algorithm="auto")` on a private array: each call looks up its
   plan.
-- **Limits**: ranks share the processors. A size is left out of a mean if an interval, ours or the fastest MPI call's,
+- **Limits**: ranks share the processors, which exchange data at one of two rates for seconds: large calls of MPI may
+  take three times as long, and ours twice. A size is left out of a mean if an interval, ours or the fastest MPI call's,
   is wider than its median.
 
 A cell contains geometric means of our time over the fastest MPI call's, for sizes below 16 KiB / from 16 KiB to 2 MiB /
@@ -45,8 +46,8 @@ above 2 MiB. Below 1, ours is faster.
 CELLS = """A cell contains us: the median over calls, and the distance to the farther end of its 95 % interval. Brackets
 contain our time over the fastest MPI call's, and the call or algorithm chosen.
 """
-IN_A_ROW = """Small calls in a row find code and data in cache. Cells contain our time over the fastest call of Open
-MPI, on 2 ranks, and us (`bench --cadence streaming`: the mean over calls in a row, the median of such samples).
+IN_A_ROW = """Cells contain our time over the fastest call of Open MPI for small calls in a row, on 2 ranks, and us
+(`bench --cadence streaming`: the median of means over calls).
 """
 SMALL = "4B,64B,1KiB,4KiB,16KiB"
 OURS = ("ring", "auto", "function")
