@@ -135,7 +135,7 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
     settings = replace(QUICK, algorithms=("ring", "naive", "native"), segments=(512, 4096))
 
     def command(world):
-        before = rules_before(file, settings, world)
+        before = rules_before(file, settings, world, of_auto=True)
         report = bench(settings, world)
         said_by_rank_0(world.transport, "tune", lambda: write_tuned(file, before, report.rows, world.transport.name))
         return report
@@ -190,4 +190,4 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         (bad, replace(ring, placements=("in", "out")), "placements must be one: .*, not in, out"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, suite=suite: rules_before(path, suite, world))
+            run_world(lambda world, path=path, suite=suite: rules_before(path, suite, world, of_auto=True))

@@ -149,12 +149,13 @@ class Rule(NamedTuple):
 
 
 def rules_of(report: Report) -> dict[str, list[Rule]]:
-    """Return each collective's rules, one per measured size."""
+    """Return each collective's rules, one per measured size; the default for those more than a factor of 2 away."""
     found = {}
     for collective, rows in grouped(report.rows, lambda row: row.collective).items():
         by_size = sorted(grouped(rows, lambda row: row.bytes).items())
-        begins = [0, *(math.isqrt(one * other) for (one, _), (other, _) in pairwise(by_size))]
-        found[collective] = [best(begin, same) for begin, (_, same) in zip(begins, by_size, strict=True)]
+        begins = [by_size[0][0] // 2, *(math.isqrt(one * other) for (one, _), (other, _) in pairwise(by_size))]
+        measured = [best(begin, same) for begin, (_, same) in zip(begins, by_size, strict=True)]
+        found[collective] = [Rule(0), *measured, Rule(2 * by_size[-1][0] + 1)]
     return found
 
 
@@ -184,8 +185,8 @@ def lines(report: Report) -> Iterator[Text]:
                 value, low, high = rule.faster
                 said = f"{rule.name}, {value:.2f}x faster than the default ({low:.2f} to {high:.2f})"
                 yield Text(f"# rule: {collective} from {format_bytes(rule.begin)} on: {said}")
-        few = sum(rule.name != DEFAULT for rule in rules)
-        yield Text(f"# {collective}: {few} of {len(rules)} sizes have a clearly faster algorithm than the default")
+        few, sizes = sum(rule.name != DEFAULT for rule in rules), len(rules) - 2
+        yield Text(f"# {collective}: {few} of {sizes} sizes have a clearly faster algorithm than the default")
 
 
 def ompi_number(collective: str, name: str) -> int:

@@ -20,8 +20,9 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Meta, Struct, convert, to_builtins
 
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.collectives.program.hosts import by_host
@@ -29,6 +30,7 @@ from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import parse_link
 
 MOST_RANKS = 1024
+Rate: TypeAlias = Annotated[float, Meta(ge=1, le=1e15)]  # bytes/s, in files
 SHAPES = re.compile(r"(mesh|torus):([0-9]+(?:x[0-9]+)*)|(star):([0-9]+)|(fattree):([0-9]+x[0-9]+),([0-9]+)")
 WRITER = "dear-mpi links --json, of doctor, or a graph"
 
@@ -37,8 +39,8 @@ class Port(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes/s that these ranks share towards all others, and from all others."""
 
     ranks: tuple[int, ...]
-    out: float
-    into: float
+    out: Rate
+    into: Rate
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 
     after_s: float
     link: tuple[int, int]
-    rate: float
+    rate: Rate
 
 
 class Changes(Struct):
@@ -144,7 +146,7 @@ class Changes(Struct):
 class GraphFile(Changes, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     ranks: int
     alpha_s: float = 0.0
-    links: list[tuple[int, int, float]]
+    links: list[tuple[int, int, Rate]]
     ports: tuple[Port, ...] = ()
 
 
@@ -165,7 +167,8 @@ def read_graph(path: str | Path) -> Graph:
 def read_file(path: Path) -> tuple[Graph, tuple[Change, ...]]:
     """Return a file's graph, and how it changes. ValueErrors name file and row."""
     with reading("graph", path, WRITER) as content:
-        ours = isinstance(content, dict) and "links" in content and not isinstance(content.get("ranks"), list)
+        named = isinstance(content, dict) and {"ranks", "links"} & content.keys()
+        ours = named and not isinstance(content.get("ranks"), list)
         found = of_file(convert(content, GraphFile)) if ours else of_machine(convert(content, MachineFile))
         if (pair := found.unreachable()) is not None:
             raise ValueError("rank {1} cannot be reached from rank {0}: measure more pairs".format(*pair))

@@ -119,9 +119,12 @@ def test_links_differ_in_text_if_they_differ(tmp_path):
     ("more", "said"),
     [
         ({"changes": [{"after_s": 1, "link": [1, 2], "rate": 1.0}]}, r"changes\[0\] needs a link of the file"),
-        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": 0}]}, "a rate above 0"),
-        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": float("nan")}]}, "a rate above 0"),
-        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": float("inf")}]}, "a rate above 0"),
+        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": 0}]}, r"changes\[0\].rate must be a number >= 1.0, not 0"),
+        ({"changes": [{"after_s": 1, "link": [0, 1], "rate": float("nan")}]}, r"\.rate must be a number >= 1"),
+        (
+            {"changes": [{"after_s": 1, "link": [0, 1], "rate": float("inf")}]},
+            r"changes\[0\].rate must be a number <= 1",
+        ),
         ({"changes": [{"after_s": float("nan"), "link": [0, 1], "rate": 1.0}]}, "a rate above 0 and a time"),
         ({"changes": [{"after_s": 1, "link": [0, 1], "rate": 1.0, "until_s": 9}]}, "not have the field 'until_s'"),
         ({"ranks": 1, "links": []}, "link '.*links.json' must have two ranks or more"),
