@@ -163,6 +163,7 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     finally:
         if is_free:
             faulthandler.cancel_dump_traceback_later()
+        own_monitor().post()  # MPI has started: the next watchdog posts only what it sees itself
 
 
 def last_words(rank: int, error: BaseException) -> str:

@@ -3,16 +3,20 @@
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce, make_plan
+from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.transports import watchdog
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.loopback import LoopbackRequest, run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.ranks import world
 from tests import lifetime_checks
 
 LIMIT_S = 60  # for what takes a fraction of a second
@@ -182,3 +186,20 @@ def test_a_launcher_that_stays_is_ended(name, tmp_path):
 def test_schedulers_and_shells_are_left_alone(name, tmp_path):
     no_child = "import os; del os.fork; "
     assert returned(tmp_path / name, "exit $(($? + 7))", no_child) == 7
+
+
+def test_a_rank_that_has_started_waits_no_longer(monkeypatch):
+    """Its next watchdog posts nothing until it sees a wait, and others would blame the start of MPI."""
+    posted = []
+    monitor = SimpleNamespace(post=lambda *wait: posted.append(wait), blame=lambda: "nobody")
+    for name, value in {
+        "own_monitor": lambda: monitor,
+        "launch_of": lambda environment: Launch("mpirun", 2, 0),
+    }.items():
+        monkeypatch.setattr(world, name, value)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    with world.starting(8 * 0.02, abort=False):
+        while not posted:
+            time.sleep(0.01)
+    assert "MPI to start" in posted[0][1]
+    assert posted[-1] == ()
