@@ -106,7 +106,7 @@ def check_elastic(options: Exchange, route: Route, proof: Proof, optimizer: Opti
             route.update.shard and optimizer and not optimizer.in_arrays,
             f"on the route {route.name!r} a dead rank's shard of the state of PyTorch's optimizer is lost",
         ),
-        (is_code(options.wire), f"what wire {options.wire!r} has not sent yet is lost with a rank"),
+        (is_code(options.wire), f"codes of wire {options.wire!r} are not kept for a repair"),
         (options.weights is not None, "weights are of ranks that may die"),
         (options.loss_scale != "none", "loss_scale and statistic keep a state"),
         (optimizer and not optimizer.gradients_alone, f"the optimizer {optimizer} sends other sums"),
