@@ -8,18 +8,20 @@ measured in parts.
     runs.write("docs/benchmarks/hosts.md", "Between hosts", lines)
 """
 
+import argparse
 import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from docs.benchmarks.provenance import Record, Watch, write_page
 from docs.benchmarks.stolen import ATTEMPTS, QUIET
-from tests.launch import ROOT, ended
+from tests.launch import ROOT, Mpi, ended, mpis_at_hand
 
 
 def attempts(folder: Path, name: str) -> list[Record]:
@@ -106,3 +108,31 @@ def run(command: list[str], environment: dict[str, str], limit_s: int) -> str:
     if job.returncode:
         raise SystemExit(f"{' '.join(command)}\n{said}{errors}")
     return said
+
+
+def first_mpi() -> Mpi:
+    """The MPI that a page between hosts takes.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    if not (mpis := mpis_at_hand()):
+        raise SystemExit("there is no MPI: run `make install`")
+    return mpis[0]
+
+
+def page_of_one_run(
+    module: str,
+    about: str | None,
+    page: str,
+    title: str,
+    measure: Callable[[Path], object],
+    lines: Callable[[Path], Iterator[str]],
+) -> None:
+    """The command line of a page that one run between hosts fills; ``about``: the module's docstring."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
+    with kept(parser.parse_args().keep) as folder:
+        runs = Runs(folder)
+        taken = runs.take("all", Path(page).stem, partial(Watch, f"python -m {module}", hosts=True), measure)
+        runs.write(page, title, [*lines(taken[0])] if taken else [])

@@ -3,11 +3,9 @@
 python -m docs.benchmarks.invariant_cost [--keep FOLDER]
 """
 
-import argparse
 import json
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -16,9 +14,7 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.fabric.plan_cost import traffic
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from docs.benchmarks.attempts import Runs, kept, run
-from docs.benchmarks.provenance import Watch
-from tests.launch import mpis_at_hand
+from docs.benchmarks.attempts import first_mpi, page_of_one_run, run
 
 PAGE = "docs/benchmarks/invariant.md"
 MICRO_BATCHES, LINK, RATE, LIMIT_S = 8, "1gbit,50us", "1gbit", 600
@@ -75,8 +71,8 @@ def on_threads():
             yield f"| {ranks} | {', '.join(map(str, both[0][3]))} | {' | '.join(cells)} |"
 
 
-def measure(mpi, file):
-    found = {"threads": list(on_threads()), "hosts": {}}
+def measure(file):
+    mpi, found = first_mpi(), {"threads": list(on_threads()), "hosts": {}}
     for hosts in HOSTS:
         environment = mpi.environment(hosts) | {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
         for _ in range(ROUNDS):
@@ -92,6 +88,7 @@ def measure(mpi, file):
 
 
 def page(file):
+    yield HEAD
     found = json.loads(file.read_text("utf-8"))
     yield from found["threads"]
     yield from (
@@ -110,15 +107,5 @@ def page(file):
         yield f"Parameters of all runs of `{name}` have {few}: `{min(bits)[:16]}`."
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
-    with kept(parser.parse_args().keep) as folder:
-        runs = Runs(folder)
-        watch = partial(Watch, "python -m docs.benchmarks.invariant_cost", hosts=True)
-        taken = runs.take("all", "invariant", watch, partial(measure, mpis_at_hand()[0]))
-        runs.write(PAGE, "The cost of invariant sums", [HEAD, *page(taken[0])] if taken else [])
-
-
 if __name__ == "__main__":
-    main()
+    page_of_one_run("docs.benchmarks.invariant_cost", __doc__, PAGE, "The cost of invariant sums", measure, page)

@@ -3,11 +3,8 @@
 python -m docs.benchmarks.networks [--keep FOLDER]
 """
 
-import argparse
 import json
 import sys
-from functools import partial
-from pathlib import Path
 
 from msgspec import convert
 
@@ -21,9 +18,8 @@ from dear_mpi.contrib.networks.network import GraphNetwork
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
-from docs.benchmarks.attempts import Runs, kept, run
-from docs.benchmarks.provenance import BELOW, Watch
-from tests.launch import mpis_at_hand
+from docs.benchmarks.attempts import first_mpi, page_of_one_run, run
+from docs.benchmarks.provenance import BELOW
 
 PAGE = "docs/benchmarks/networks.md"
 HOSTS, RATE, SLOW = 4, "1gbit", "1 2 500mbit"
@@ -55,9 +51,8 @@ def algorithms_of(file):
 
 def race(file):
     """Measure the links, then race on them; the hosts are new for each of both."""
-    if not (mpis := mpis_at_hand()):
-        raise SystemExit("there is no MPI: run `make install`")
-    environment = mpis[0].environment(HOSTS) | {"MPIRUN": " ".join(mpis[0].mpirun), "LIMIT": str(LIMIT_S), "SLOW": SLOW}
+    mpi = first_mpi()
+    environment = mpi.environment(HOSTS) | {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S), "SLOW": SLOW}
     on_hosts = ["hostfiles/namespaces.sh", "with", str(HOSTS), RATE, *DEAR_MPI]
     files, algorithms = files_of(file), algorithms_of(file)
     run([*on_hosts, "links", "--size", "4MiB", "--json", str(files["links"])], environment, LIMIT_S)
@@ -72,6 +67,7 @@ def race(file):
 
 
 def page(file):
+    yield HEAD
     files, algorithms = files_of(file), algorithms_of(file)
     graph, rows = read_graph(files["links"]), convert(json.loads(file.read_text("utf-8"))["rows"], list[Row])
     found = {(row.algorithm.partition(":")[0], row.bytes): row for row in rows}
@@ -104,16 +100,5 @@ def page(file):
         yield f"- from host {one + 1} to host {other + 1}: {format_rate(rate)}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
-    with kept(parser.parse_args().keep) as folder:
-        runs = Runs(folder)
-        watch = partial(Watch, "python -m docs.benchmarks.networks", hosts=True)
-        taken = runs.take("all", "networks", watch, race)
-        lines = [HEAD, *page(taken[0])] if taken else []
-    runs.write(PAGE, "An all-reduce made for a network", lines)
-
-
 if __name__ == "__main__":
-    main()
+    page_of_one_run("docs.benchmarks.networks", __doc__, PAGE, "An all-reduce made for a network", race, page)
