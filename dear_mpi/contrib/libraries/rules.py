@@ -9,9 +9,10 @@ reads it when a communicator is made, so each candidate has one. MPICH reads it 
 the call, also for ``mpich:default``. All take turns in one job.
 
 A rule differs from the default only if the default takes clearly longer: the lower end of the ratio's 95 % interval,
-widened for the number of algorithms (Bonferroni), is above 1.02, and neither row is marked as noisy. Rules are for this
-number of ranks, on one host. Between two sizes they change at the geometric mean. Calls are out of place, unless
-``--placement`` differs. Algorithms of MPICH with further parameters are left out.
+widened for the number of algorithms (Bonferroni), is above 1.05, and neither row is marked as noisy. Rules are for this
+number of ranks, on one host. Between two sizes they change at the geometric mean; a factor of 2 beyond the measured
+sizes, the default remains. Calls are out of place, unless ``--placement`` differs. Algorithms of MPICH with further
+parameters are left out.
 
 Sources: coll_tuned_dynamic_file.c of Open MPI 5; csel.c and csel_container.c of MPICH 5.
 """
@@ -103,7 +104,7 @@ def value_of(variable: Variable, name: str) -> int:
 
 
 def ompi(setup: Setup, text: str = DEFAULT) -> Prepared:
-    """Prepare the call on a communicator of its own, which was made while the variables had these values."""
+    """Prepare the call on a communicator that is made while the variables have these values."""
     check_case(setup, OMPI, text)
     name, _, segment = text.partition(",")
     forcing = f"coll_tuned_{NAMES[setup.case.collective]}_algorithm"
@@ -153,7 +154,8 @@ def rules_of(report: Report) -> dict[str, list[Rule]]:
     found = {}
     for collective, rows in grouped(report.rows, lambda row: row.collective).items():
         by_size = sorted(grouped(rows, lambda row: row.bytes).items())
-        begins = [by_size[0][0] // 2, *(math.isqrt(one * other) for (one, _), (other, _) in pairwise(by_size))]
+        # In place, Open MPI may look up an all_gather with no bytes: that is the default's.
+        begins = [max(by_size[0][0] // 2, 1), *(math.isqrt(one * other) for (one, _), (other, _) in pairwise(by_size))]
         measured = [best(begin, same) for begin, (_, same) in zip(begins, by_size, strict=True)]
         found[collective] = [Rule(0), *measured, Rule(2 * by_size[-1][0] + 1)]
     return found
@@ -199,9 +201,8 @@ def ompi_text(report: Report, number: Callable[[str, str], int] = ompi_number) -
     written = ["rule-file-version-2", f"{len(found)} # collectives"]
     for collective in sorted(found, key=lambda each: OMPI_IDS[each]):
         written += [f"{OMPI_IDS[collective]} # {collective}", "3 # sizes of communicators"]
-        # In place, Open MPI may see no bytes: an all_gather keeps the default there.
-        own = [Rule(0), *(rule._replace(begin=max(rule.begin, 1)) for rule in found[collective])]
-        for size, rules in ((1, [Rule(0)]), (ranks, without_repeats(own)), (ranks + 1, [Rule(0)])):
+        own = without_repeats(found[collective])
+        for size, rules in ((1, [Rule(0)]), (ranks, own), (ranks + 1, [Rule(0)])):
             written += [f"{size} # ranks or more", f"{len(rules)} # sizes of messages"]
             for rule in rules:
                 name, _, segment = rule.name.partition(",")

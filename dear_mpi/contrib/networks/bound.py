@@ -137,7 +137,7 @@ def leaving(graph: Graph, ranks: Iterable[int]) -> Fraction:
 
 
 def scaled(edges: Edges) -> tuple[list[int], int]:
-    """Return capacities as whole numbers, and what they were multiplied by."""
+    """Return capacities as whole numbers, and the factor that makes them so."""
     scale = math.lcm(*(capacity.denominator for capacity in edges.values()))
     return [int(capacity * scale) for capacity in edges.values()], scale
 

@@ -158,7 +158,7 @@ class Links:
         first = {
             sort[:2]: self.first.setdefault(sort, median_low(each.alone for each in times[sort])) for sort in clear
         }
-        # Of the quickest ones, usual would be too small: if an end was noted late, the next message seems quick.
+        # The quickest ones would make usual too small: if an end was noted late, the next message seems quick.
         usual = median_low(median_low(each).shared for each in found.values()) if found else inf
         self.best = min(self.best, usual)
 
